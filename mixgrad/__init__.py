@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mixgrad differentiates eager NumPy code, with gradients written in Python or in C++, side by side."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from mixgrad import errors
+from mixgrad._core import Array, Entry, __version__
+from mixgrad.registry import (
+    Op,
+    Sample,
+    op,
+    override_gradient,
+    prefer,
+    register_gradient,
+    register_op,
+    registry,
+    unregister,
+)
+from mixgrad import ops  # isort: skip  registers mixgrad's own ops
+from mixgrad import numpy, protocol  # isort: skip  the namespace stands on the ops
+from mixgrad.errors import MixgradError
+from mixgrad.ops import nn
+from mixgrad.tape import Tape
+from mixgrad.transforms import (
+    checkpoint,
+    custom_gradient,
+    elementwise_grad,
+    grad,
+    hessian,
+    hvp,
+    jacobian,
+    jvp,
+    stop_gradient,
+    value_and_grad,
+    vjp,
+)
+
+if TYPE_CHECKING:
+    from mixgrad import debug, testing
+
+__all__ = [
+    "Array",
+    "Entry",
+    "MixgradError",
+    "Op",
+    "Sample",
+    "Tape",
+    "__version__",
+    "checkpoint",
+    "custom_gradient",
+    "debug",
+    "elementwise_grad",
+    "errors",
+    "grad",
+    "hessian",
+    "hvp",
+    "jacobian",
+    "jvp",
+    "nn",
+    "numpy",
+    "op",
+    "ops",
+    "override_gradient",
+    "prefer",
+    "protocol",
+    "register_gradient",
+    "register_op",
+    "registry",
+    "stop_gradient",
+    "testing",
+    "unregister",
+    "value_and_grad",
+    "vjp",
+]
+
+_ON_FIRST_USE = ("debug", "testing")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_FIRST_USE:
+        return import_module(f"mixgrad.{name}")
+    msg = f"module 'mixgrad' has no attribute '{name}'"
+    raise AttributeError(msg)
