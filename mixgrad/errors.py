@@ -25,6 +25,7 @@ __all__ = [
     "RegistrationError",
     "TapeUsedError",
     "TargetError",
+    "UnconnectedError",
     "UnknownOpError",
     "UnsupportedError",
 ]
@@ -276,6 +277,23 @@ class TargetError(MixgradError, TypeError):
     array([2., 4.])
     >>> mixgrad.grad(lambda z: z * z, holomorphic=True)(1j)
     np.complex128(2j)
+    """
+
+
+class UnconnectedError(MixgradError, ValueError):
+    """The target does not depend on a source, and ``unconnected="error"`` was asked for.
+
+    >>> import mixgrad
+    >>> with mixgrad.Tape(persistent=True) as tape:
+    ...     x, y = tape.watch((1.0, 2.0))
+    ...     z = x * x
+    >>> tape.gradient(z, (x, y), unconnected="error")
+    Traceback (most recent call last):
+    mixgrad.errors.UnconnectedError: ...
+    >>> tape.gradient(z, (x, y), unconnected="none")
+    (np.float64(2.0), None)
+    >>> tape.gradient(z, (x, y))
+    (np.float64(2.0), np.float64(0.0))
     """
 
 
