@@ -9,7 +9,7 @@ from typing import Literal
 
 from mixgrad import _core
 
-__all__ = ["check_mutation", "counters", "reset_counts"]
+__all__ = ["check_mutation", "counters", "reset_counts", "warn_fallbacks"]
 
 
 def counters() -> dict[str, int]:
@@ -35,6 +35,22 @@ def counters() -> dict[str, int]:
 def reset_counts() -> None:
     """Set the registry's counts of calls back to zero."""
     _core.reset_counts()
+
+
+def warn_fallbacks(on: bool = True) -> None:
+    """Warn, once per op, when a native gradient declines a call and the Python one runs. Fallbacks are counted in any case.
+
+    Parameters
+    ----------
+    on : bool
+        False: do not warn. Each call of this function lets every op warn again.
+
+    Examples
+    --------
+    >>> import mixgrad
+    >>> mixgrad.debug.warn_fallbacks(False)
+    """
+    _core.tell_fallbacks(on)
 
 
 @contextlib.contextmanager

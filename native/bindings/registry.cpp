@@ -308,7 +308,10 @@ void bind_registry(py::module_& module) {
   module.def("set_override_variable", [](const py::object& variable) { core::overrides::variable = variable.inc_ref().ptr(); },
              py::arg("variable"));
   module.def("overrides_changed", [](int by) { core::overrides::active += by; }, py::arg("by"));
-  module.def("tell_fallbacks", [](bool on) { core::tell_fallbacks = on; }, py::arg("on"));
+  module.def("tell_fallbacks", [](bool on) {
+    core::tell_fallbacks = on;
+    for (const Op* op : Registry::instance().ops()) op->told_fallback = false;
+  }, py::arg("on"));
   module.def("install_op_methods", [](const py::dict& methods) {
     const py::object type = py::module_::import("mixgrad._core").attr("Op");
     for (const auto& [name, function] : methods)

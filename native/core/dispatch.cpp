@@ -128,6 +128,17 @@ int preference(const Op& op, PyObject* now, PyObject* then, std::string* source)
   return op.preferred;
 }
 
+/// Says once per op that its native gradient declined.
+void tell_fallback(const Op& op, const Implementation& native, const std::string& reason) {
+  if (op.told_fallback) return;
+  op.told_fallback = true;
+  const Ref module = Ref::steal(PyImport_ImportModule("mixgrad.errors"));
+  const Ref category = Ref::steal(PyObject_GetAttrString(module.get(), "FallbackWarning"));
+  if (PyErr_WarnFormat(category.get(), 1, "the native gradient of op '%s' (%s) declined, and the Python one runs: %s",
+                       op.name.c_str(), native.origin.c_str(), reason.c_str()) < 0)
+    throw PythonError();
+}
+
 [[noreturn]] void no_gradient(const Call& call) {
   const Op& op = *call.op;
   std::string reasons;
@@ -214,7 +225,10 @@ Choice choose_gradient(Call& call, std::vector<Candidate>* why) {
     }
     const std::string reason = refusal(implementation, call);
     if (!reason.empty()) {
-      if (!why) ++implementation.declined;
+      if (!why) {
+        ++implementation.declined;
+        if (tell_fallbacks && language == Language::native) tell_fallback(op, implementation, reason);
+      }
       note(why, to_string(language), implementation.origin, "declined: " + reason);
       continue;
     }
@@ -284,12 +298,16 @@ bool broadcast_shapes(std::span<const ValueRef> inputs, std::int64_t* shape, int
   return true;
 }
 
-[[gnu::noinline, noreturn]] void refuse_other_thread(const Op& op) {
+}  // namespace
+
+void refuse_other_thread(const std::string& op) {
   raise_error("OtherThreadError",
               "op '%s' was given an Array that another thread's tape recorded. A tape belongs to the thread that made it: pass "
               "plain arrays between threads (np.asarray(array)), and watch them in the thread that differentiates",
-              op.name.c_str());
+              op.c_str());
 }
+
+namespace {
 
 /// Attributes as the tape keeps them: arrays and lists in them are copied, since their owner may change them.
 Ref frozen(PyObject* attribute) {
@@ -324,7 +342,10 @@ void record(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, std:
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const Value& input = *inputs[i];
     if (input.windows == 0) continue;
-    if (input.tape != tape.id()) [[unlikely]] refuse_other_thread(op);
+    if (input.tape != tape.id()) [[unlikely]] {
+      if (tape.recorded_elsewhere(input)) refuse_other_thread(op.name);
+      continue;
+    }
     Mask live = tape.live(input);
     if (greedy) [[unlikely]] live |= tape.greedy(input);
     if (live == 0) continue;
@@ -357,8 +378,7 @@ void record(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, std:
   const Position position = tape.next();
   Entry& entry = tape.push(windows, static_cast<std::uint32_t>(outputs.size()), static_cast<std::uint32_t>(inputs.size()));
   fill(entry, &op, {kept.data(), kept.size()}, saved);
-  entry.attributes = kept_attributes.release();
-  entry.overrides = in_force.release();
+  if (kept_attributes || in_force) tape.give_objects(position, kept_attributes.release(), in_force.release());
   entry.location = Location::here();
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     Value* output = outputs[i].get();
@@ -806,6 +826,8 @@ void run_gradient(Call& call, const Choice& choice) {
   if (!declined) return;
   // A native gradient may decline once it has seen the call; Python's is next in order.
   ++choice.implementation->declined;
+  if (tell_fallbacks && choice.implementation->language == Language::native)
+    tell_fallback(*call.op, *choice.implementation, "it does not take this call");
   const Implementation& other = call.op->of(What::gradient, Language::python);
   if (choice.implementation->language == Language::python || !refusal(other, call).empty()) no_gradient(call);
   for (ValueRef& result : call.results) result = {};

@@ -110,7 +110,10 @@ extern PyObject* variable;
 PyObject* current(Ref& keep);
 }  // namespace overrides
 
-/// Fallbacks to Python where a native gradient exists but declined: how they are told ("count", "warn").
+/// Whether a fallback to Python, where a native gradient exists but declined, is a FallbackWarning, once per op. They are
+/// counted in any case.
 extern bool tell_fallbacks;
+
+[[noreturn]] void refuse_other_thread(const std::string& op);
 
 }  // namespace mixgrad::core

@@ -74,7 +74,7 @@ struct Op {
   bool multiple = false;
   bool differentiable = true;
   bool registered = true;
-  bool told_fallback = false;
+  mutable bool told_fallback = false;
   std::vector<std::uint32_t> reads;  ///< for each input: what its gradient reads, as bits of Entry::saved
   kernels::Ufunc ufunc;
   int preferred = -1;  ///< by MIXGRAD_PREFER: a Language, or -1

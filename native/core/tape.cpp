@@ -4,19 +4,52 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <mutex>
+#include <unordered_map>
 
 namespace mixgrad::core {
+
+namespace {
+// Tapes by id, for the one question that concerns another thread's.
+std::mutex tapes_mutex;
+std::unordered_map<std::uint32_t, const Tape*>& tapes() {
+  static auto* map = new std::unordered_map<std::uint32_t, const Tape*>;
+  return *map;
+}
+}  // namespace
 
 Tape::Tape() {
   static std::atomic<std::uint32_t> ids{0};
   id_ = ++ids;
+  const std::lock_guard lock(tapes_mutex);
+  tapes()[id_] = this;
+}
+
+Tape::~Tape() {
+  const std::lock_guard lock(tapes_mutex);
+  tapes().erase(id_);
 }
 
 Tape& Tape::current() {
-  // Leaked on purpose when a thread ends: windows made there may still be freed from another one.
+  struct Owner {
+    Tape* tape = new Tape;
+    ~Owner() { tape->release(); }
+  };
   thread_local Tape* tape = nullptr;
-  if (!tape) [[unlikely]] tape = new Tape;
+  if (!tape) [[unlikely]] {
+    thread_local Owner owner;
+    tape = owner.tape;
+  }
   return *tape;
+}
+
+bool Tape::recorded_elsewhere(const Value& value) const noexcept {
+  if (value.windows == 0 || value.tape == id_) return false;
+  const std::lock_guard lock(tapes_mutex);
+  const auto found = tapes().find(value.tape);
+  if (found == tapes().end()) return false;
+  const Tape& other = *found->second;
+  return other.live_slow(value.position, value.windows & other.open_) != 0;
 }
 
 Mask Tape::live_slow(Position position, Mask mask) const noexcept {
@@ -124,7 +157,15 @@ void fill(Entry& entry, const Op* op, std::span<Value* const> inputs, std::uint3
   }
 }
 
-void Tape::clear(Entry& entry) noexcept {
+void Tape::give_objects(Position position, PyObject* attributes, PyObject* overrides) noexcept {
+  Entry& entry = *at(position);
+  entry.attributes = attributes;
+  entry.overrides = overrides;
+  if (attributes || overrides) ++chunks_[static_cast<std::size_t>((position >> kChunkShift) - first_chunk_)]->objects;
+}
+
+void Tape::clear(Entry& entry, Chunk& chunk) noexcept {
+  if (entry.attributes || entry.overrides) --chunk.objects;
   // Moved out first: releasing Python objects can run code that comes back to this tape.
   const Entry old = entry;
   entry.windows = 0;
@@ -169,7 +210,7 @@ void Tape::drop(int bit, Position start, Position end) noexcept {
       entry.windows &= ~mask;
       if (entry.windows == 0) {
         --chunk->live;
-        clear(entry);
+        clear(entry, *chunk);
       }
     }
     --chunk->live;
@@ -194,11 +235,22 @@ void Tape::drop(int bit, Position start, Position end) noexcept {
 }
 
 int Tape::for_each_object(Position start, Position end, Mask windows, visitproc visit, void* arg) {
-  for (Position p = start; p < end; ++p) {
-    const Entry* entry = at(p);
-    if (!entry || entry->windows != windows) continue;
-    Py_VISIT(entry->attributes);
-    Py_VISIT(entry->overrides);
+  for (Position p = start; p < end;) {
+    const Position stop = std::min(end, ((p >> kChunkShift) + 1) << kChunkShift);
+    const Position index = (p >> kChunkShift) - first_chunk_;
+    const Chunk* chunk = index >= 0 && index < static_cast<Position>(chunks_.size())
+                             ? chunks_[static_cast<std::size_t>(index)].get()
+                             : nullptr;
+    if (!chunk || chunk->objects == 0) {
+      p = stop;
+      continue;
+    }
+    for (; p < stop; ++p) {
+      const Entry& entry = chunk->entries[p & (kChunkSize - 1)];
+      if (entry.windows != windows) continue;
+      Py_VISIT(entry.attributes);
+      Py_VISIT(entry.overrides);
+    }
   }
   return 0;
 }

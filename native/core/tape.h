@@ -4,6 +4,7 @@
 // reused, storage is in chunks that never move, and an entry lives as long as a window that depends on it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -51,6 +52,14 @@ class Tape {
  public:
   /// This thread's tape.
   static Tape& current();
+  /// Whether the value is being recorded on the tape of a thread other than this one.
+  bool recorded_elsewhere(const Value& value) const noexcept;
+
+  /// A tape belongs to its thread and to its windows, which may be freed from another thread later.
+  void retain() noexcept { owners_.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept {
+    if (owners_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
 
   std::uint32_t id() const noexcept { return id_; }
   Position next() const noexcept { return next_; }
@@ -68,6 +77,8 @@ class Tape {
   /// Appends `n_outputs` positions; the entry of the first is returned, blank but for its counts.
   Entry& push(Mask windows, std::uint32_t n_outputs, std::uint32_t n_inputs);
   Entry* at(Position position) noexcept;
+  /// Hands the entry Python objects of its own (either may be null), and the place in the user's program.
+  void give_objects(Position position, PyObject* attributes, PyObject* overrides) noexcept;
 
   /// Opens a window: a bit, from the next position on. Throws when all are in use.
   int open_window();
@@ -105,14 +116,17 @@ class Tape {
   struct Chunk {
     Entry entries[kChunkSize];
     std::int32_t live = 0;
+    std::int32_t objects = 0;  ///< entries with attributes or overrides of their own
   };
 
   Tape();
+  ~Tape();
   Mask live_slow(Position position, Mask mask) const noexcept;
   void find_newest_start() noexcept;
-  void clear(Entry& entry) noexcept;
+  void clear(Entry& entry, Chunk& chunk) noexcept;
   Chunk* chunk_for_push();
 
+  std::atomic<std::int32_t> owners_{1};
   std::uint32_t id_;
   Mask open_ = 0;
   Mask recording_ = 0;

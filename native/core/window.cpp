@@ -42,7 +42,10 @@ void check_thread(const WindowObject& window) {
 void start(WindowObject& window) {
   if (window.state != State::fresh)
     raise_error("TapeUsedError", "this tape has been entered before; make a new mixgrad.Tape() for a new recording");
-  window.tape = &Tape::current();
+  if (!window.tape) {
+    window.tape = &Tape::current();
+    window.tape->retain();
+  }
   window.bit = window.tape->open_window();
   window.start = window.end = window.tape->next();
   window.state = State::recording;
@@ -101,6 +104,7 @@ void window_dealloc(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   if (window_of(self)->weak_references) PyObject_ClearWeakRefs(self);
   drop(*window_of(self));
+  if (window_of(self)->tape) window_of(self)->tape->release();
   --counters.windows;
   type->tp_free(self);
   Py_DECREF(type);
@@ -205,6 +209,7 @@ PyObject* window_watch(PyObject* self, PyObject* source) {
     Value* before = nullptr;
     if (is_array(source)) {
       before = array_value(source);
+      if (tape.recorded_elsewhere(*before)) refuse_other_thread("watch");
       Mask live = tape.live(*before);
       if (tape.any_greedy()) live |= tape.greedy(*before);
       if (live == 0)
