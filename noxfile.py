@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every check of the project, as `.ci/run` and the docs call it: `nox -s tests`, `nox -s lint`, ..."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.10.9"
+nox.options.default_venv_backend = "venv"
+nox.options.sessions = ["lint", "types", "tests"]
+
+ROOT = Path(__file__).parent
+BUILD_REQUIRES = [*nox.project.load_toml("pyproject.toml")["build-system"]["requires"], "cmake>=3.21", "ninja"]
+
+
+def install(session: nox.Session, *extras: str, options: tuple[str, ...] = ()) -> None:
+    """Install mixgrad editable; the build is kept in build/SESSION, so that only what changed is compiled again."""
+    session.install(*BUILD_REQUIRES)
+    session.install(
+        "--no-build-isolation",
+        f"--config-settings=build-dir=build/{session.name}",
+        "--config-settings=cmake.define.MIXGRAD_STRICT=ON",
+        *(f"--config-settings={option}" for option in options),
+        "-e",
+        f".[{','.join(extras)}]",
+    )
+
+
+@nox.session(reuse_venv=True)
+def tests(session: nox.Session) -> None:
+    """Run the tests; arguments go to pytest."""
+    install(session, "test")
+    session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session(reuse_venv=True)
+def lint(session: nox.Session) -> None:
+    """Check the formatting and style of Python and C++, and the spelling; `-- fix` mends what can be mended."""
+    session.install(*nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]["lint"])
+    fix = session.posargs == ["fix"]
+    native = sorted(str(path) for path in (ROOT / "native").rglob("*") if path.suffix in {".h", ".hpp", ".cpp"})
+    session.run("ruff", "check", *(["--fix"] if fix else []), ".")
+    session.run("ruff", "format", *([] if fix else ["--check"]), ".")
+    session.run("clang-format", *(["-i"] if fix else ["--dry-run", "--Werror"]), *native)
+    session.run("codespell")
+
+
+@nox.session(reuse_venv=True)
+def types(session: nox.Session) -> None:
+    """Check the types, and the stub of the extension against the extension."""
+    install(session, "test", "types")
+    session.run("mypy")
+    session.run("python", "-m", "mypy.stubtest", "mixgrad._core", *session.posargs)
+
+
+@nox.session(reuse_venv=True)
+def sanitize(session: nox.Session) -> None:
+    """Run the tests on a build with AddressSanitizer and UndefinedBehaviorSanitizer."""
+    (site,) = Path(session.virtualenv.location).glob("lib/python3*/site-packages")
+    preload = site / "_sanitizer_preload.pth"
+    preload.unlink(missing_ok=True)  # pip needs no sanitizer
+    install(
+        session,
+        "test",
+        options=("cmake.build-type=RelWithDebInfo", "cmake.define.MIXGRAD_SANITIZE=ON"),
+    )
+    shutil.copy(ROOT / ".ci" / "sanitizer_preload.py", site / "_sanitizer_preload.py")
+    preload.write_text("import _sanitizer_preload\n")
+    session.run("python", "-m", "pytest", "--timeout=1800", *session.posargs)
+
+
+@nox.session(reuse_venv=True)
+def build(session: nox.Session) -> None:
+    """Build the sdist, the wheel from it, and test the wheel from an empty folder, with nothing else installed."""
+    session.install("build", "pytest")
+    shutil.rmtree(ROOT / "dist", ignore_errors=True)
+    session.run("python", "-m", "build")
+    (wheel,) = (ROOT / "dist").glob("*.whl")
+    session.install("--force-reinstall", str(wheel))
+    with tempfile.TemporaryDirectory() as empty, session.chdir(empty):
+        shutil.copy(ROOT / "tests" / "packaging" / "test_installed.py", empty)
+        session.run("python", "-m", "pytest", "-ra", "--import-mode=importlib", "test_installed.py")
+
+
+@nox.session(reuse_venv=True, requires=["build"])
+def examples(session: nox.Session) -> None:
+    """Run every example, the demo and the registry's table, with the wheel, as a user does."""
+    (wheel,) = (ROOT / "dist").glob("*.whl")
+    session.install("--force-reinstall", f"mixgrad[examples] @ {wheel.as_uri()}")
+    with tempfile.TemporaryDirectory() as empty, session.chdir(empty):
+        for example in sorted((ROOT / "examples").glob("*.py")):
+            session.run("python", str(example))
+        session.run("python", "-m", "mixgrad", "demo", *session.posargs)
+        session.run("python", "-m", "mixgrad", "registry", silent=True)
+        session.run("python", "-m", "mixgrad", "registry", "--explain", "mul")
+
+
+@nox.session(reuse_venv=True)
+def bench(session: nox.Session) -> None:
+    """Run the benchmarks against NumPy, and against autograd and torch where those are installed."""
+    install(session, "bench")
+    session.run("python", "-m", "tests.benchmarks", *session.posargs)
