@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def gradient_is(f: Callable[..., Any], x: Any, want: Any, order: int = 1, rtol: float = 1e-12) -> None:
     """In both languages: the right values, and the argument's shape and dtype."""
     for language in ("native", "python"):
-        with mixgrad.prefer(language), np.errstate(all="ignore"):  # type: ignore[arg-type]
+        with mixgrad.prefer(language), np.errstate(all="ignore"):
             g = f
             for _ in range(order - 1):
                 g = mixgrad.elementwise_grad(g)
@@ -421,7 +421,7 @@ class TestNesting:
         assert mixgrad.grad(lambda x: mixgrad.grad(lambda y: x * y * y)(x))(3.0) == 12.0
 
     def test_forward_in_forward(self) -> None:
-        inner = lambda x: mixgrad.jvp(lambda y: x + y, (1.0,), (1.0,))[1]
+        inner: Any = lambda x: mixgrad.jvp(lambda y: x + y, (1.0,), (1.0,))[1]
         assert mixgrad.jvp(lambda x: x * inner(x), (1.0,), (1.0,))[1] == 1.0
 
 

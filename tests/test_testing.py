@@ -67,7 +67,12 @@ class TestCheckGradient:
 
     def test_single_precision_is_made_double(self) -> None:
         seen = []
-        check_gradient(lambda x: (seen.append(x.dtype), x * x)[1], np.ones(2, np.float32))
+
+        def f(x: Any) -> Any:
+            seen.append(x.dtype)
+            return x * x
+
+        check_gradient(f, np.ones(2, np.float32))
         assert set(seen) == {np.dtype(np.float64)}
 
     def test_kinks_take_any_subgradient(self) -> None:
@@ -77,7 +82,12 @@ class TestCheckGradient:
 
     def test_large_inputs_are_sampled(self) -> None:
         calls = []
-        check_gradient(lambda x: (calls.append(1), mnp.sum(x**2))[1], np.linspace(1.0, 2.0, 100_000), signs=False)
+
+        def f(x: Any) -> Any:
+            calls.append(1)
+            return mnp.sum(x**2)
+
+        check_gradient(f, np.linspace(1.0, 2.0, 100_000), signs=False)
         assert len(calls) < 2000
 
     def test_nothing_to_check(self) -> None:

@@ -35,7 +35,7 @@ def samples(op: Op) -> list[Sample]:
     return list(op.samples())
 
 
-def of(ops: Iterable[Op]) -> Any:
+def of(ops: Iterable[Op]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("op", [pytest.param(op, id=op.name) for op in ops])
 
 
@@ -167,7 +167,7 @@ def test_gradients_read_only_what_the_op_saves(op: Op) -> None:
         for sample in samples(op):
             f, arrays = sample_call(op, sample)
             copies = [array.copy() for array in arrays]
-            with mixgrad.prefer(language), np.errstate(all="ignore"):  # type: ignore[arg-type]
+            with mixgrad.prefer(language), np.errstate(all="ignore"):
                 want, got = (gradients_of(f, leaves, poison) for leaves, poison in ((arrays, False), (copies, True)))
             for one, other in zip(want, got, strict=True):
                 np.testing.assert_array_equal(one, other, err_msg=repr(sample))
