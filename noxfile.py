@@ -104,3 +104,10 @@ def bench(session: nox.Session) -> None:
     """Run the benchmarks against NumPy, and against autograd and torch where those are installed."""
     install(session, "bench")
     session.run("python", "-m", "tests.benchmarks", *session.posargs)
+
+
+@nox.session(reuse_venv=True)
+def docs(session: nox.Session) -> None:
+    """Check the pages: their links, and that their examples print what they say."""
+    install(session, "test")
+    session.run("python", "-m", "pytest", "tests/packaging/test_pages.py", *session.posargs)
