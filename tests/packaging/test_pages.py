@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""README and docs: links lead somewhere, examples with prompts print what they say, other Python parses."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if page.exists()]
+FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL | doctest.NORMALIZE_WHITESPACE
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+
+
+def python_blocks(page: Path) -> list[tuple[int, str]]:
+    """The first line's number and the text of each Python block."""
+    text = page.read_text()
+    return [
+        (text.count("\n", 0, match.start(1)) + 1, match[1])
+        for match in re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    ]
+
+
+@every_page
+def test_links(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+    broken = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
+    assert broken == []
+
+
+@every_page
+def test_examples(page: Path) -> None:
+    """The examples of one page share their names, as a reader types them one after the other."""
+    names: dict[str, object] = {}
+    report: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    for line, block in python_blocks(page):
+        if ">>> " in block:
+            test = doctest.DocTestParser().get_doctest(block, names, page.name, str(page), line - 1)
+            runner.run(test, out=report.append, clear_globs=False)
+            names = test.globs
+        else:
+            ast.parse(block, f"{page}:{line}")
+    assert report == []
