@@ -219,7 +219,7 @@ void prepare_upstream(Call& call) {
   }
 }
 
-void finish_results(Call& call, const std::string& origin) {
+void finish_results(Call& call, const Choice& choice) {
   for (std::size_t i = 0; i < call.inputs.size(); ++i) {
     ValueRef& result = call.results[i];
     if (!call.needs_gradient(i)) {
@@ -232,7 +232,7 @@ void finish_results(Call& call, const std::string& origin) {
       raise_error("GradientDtypeError",
                   "the gradient of op '%s' (%s) returned dtype %s for input %zu, which has dtype %s; return a float or complex "
                   "dtype, or nothing for zero",
-                  call.op->name.c_str(), origin.c_str(), dtype_name(result->dtype), i, dtype_name(input.dtype));
+                  call.op->name.c_str(), describe(choice).c_str(), dtype_name(result->dtype), i, dtype_name(input.dtype));
     result->weak = false;
     if (!same_shape(*result, input)) {
       std::uint64_t axes = 0;
@@ -240,7 +240,7 @@ void finish_results(Call& call, const std::string& origin) {
       if (!sums)
         raise_error("GradientShapeError",
                     "the gradient of op '%s' (%s) returned shape %s for input %zu, which has shape %s%s%s%s", call.op->name.c_str(),
-                    origin.c_str(), shape_text(result->shape_span()).c_str(), i, shape_text(input.shape_span()).c_str(),
+                    describe(choice).c_str(), shape_text(result->shape_span()).c_str(), i, shape_text(input.shape_span()).c_str(),
                     call.op->broadcasts ? "; return the input's shape or the output's, " : "; return the input's shape",
                     call.op->broadcasts ? shape_text(call.outputs[0]->shape_span()).c_str() : "",
                     call.op->broadcasts ? ", which is then summed" : "");
@@ -433,7 +433,7 @@ class Walk {
       try {
         run_gradient(call, choice);
         check_none(call, choice);
-        finish(call, choice);
+        finish_results(call, choice);
       } catch (...) {
         origin = describe(choice);
         throw;
@@ -455,20 +455,6 @@ class Walk {
                   "gradient, or declare that it is zero: registry[\"%s\"].gradient(None, argument=%zu)",
                   call.op->name.c_str(), describe(choice).c_str(), i, call.op->name.c_str(), i);
     }
-  }
-
-  static void finish(Call& call, const Choice& choice) {
-    // The text is made only when something is wrong, but for shapes that must be summed it is not needed either.
-    bool plain = true;
-    for (std::size_t i = 0; i < call.inputs.size(); ++i)
-      if (const ValueRef& result = call.results[i])
-        plain = plain && result->dtype == call.inputs[i]->dtype && same_shape(*result, *call.inputs[i]);
-    if (plain) {
-      for (std::size_t i = 0; i < call.inputs.size(); ++i)
-        if (call.results[i]) call.results[i]->weak = false;
-      return;
-    }
-    finish_results(call, describe(choice));
   }
 
   const Backward& request_;

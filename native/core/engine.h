@@ -30,6 +30,6 @@ ValueRef fit_upstream(ValueRef g, const Value& target, Tape& tape);
 /// Gives g the output's shape and dtype when it is a number or broadcasts; throws when it does not fit.
 void prepare_upstream(Call& call);
 /// Checks what a gradient returned against the contract, sums broadcast axes and casts to the inputs' dtypes.
-void finish_results(Call& call, const std::string& origin);
+void finish_results(Call& call, const Choice& choice);
 
 }  // namespace mixgrad::core

@@ -121,7 +121,9 @@ PyObject* call_other(PyObject* self, PyObject* g, Language language) {
     call.results = {results.data(), results.size()};
     prepare_upstream(call);
     run_gradient(call, language);
-    finish_results(call, to_string(language));
+    Choice choice;
+    choice.implementation = &call.op->of(What::gradient, language);
+    finish_results(call, choice);
     Ref tuple = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(results.size())));
     for (std::size_t i = 0; i < results.size(); ++i) {
       Ref item = !results[i] ? Ref::borrow(Py_None) : argument(call, results[i].get());
