@@ -57,6 +57,12 @@ class Structure:
             return leaves[0]
         return self._spec.unflatten(leaves)
 
+    def flatten_as(self, value: Any) -> list[Any]:
+        """What lies in the leaves' places of another container of this form; ValueError if it has another form."""
+        if self._spec is None:
+            return [value]
+        return list(self._spec.flatten_up_to(value))
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Structure) and self.count == other.count and bool(self._spec == other._spec)
 

@@ -643,11 +643,12 @@ def _custom_gradient(op: Any, g: Any) -> Any:
     for number, (one, structure, places) in enumerate(zip(returned, call.structures, call.places, strict=True)):
         if not places:
             continue
-        leaves, found = flatten(one)
-        if found != structure:
+        try:
+            leaves = [None] * structure.count if one is None else structure.flatten_as(one)
+        except ValueError as error:
             raise GradientShapeError(
-                f"{who} returned {found} for argument {number}; it must be made up as the argument: {structure}"
-            )
+                f"{who} returned {flatten(one)[1]} for argument {number}; it must be made up as the argument: {structure}"
+            ) from error
         for place in places:
             i = len(results)
             like = op.inputs[i]

@@ -106,30 +106,30 @@ def test_output_gradients_weigh_the_targets() -> None:
 
 
 class TestOutputGradientsAreChecked:
-    @pytest.fixture
-    def recorded(self) -> tuple[Tape, Any, Any]:
+    @staticmethod
+    def recorded() -> tuple[Tape, Any, Any]:
         with Tape(persistent=True) as tape:
             x = tape.watch(np.array([1.0, 2.0]))
             y = x * x
         return tape, x, y
 
-    def test_shape(self, recorded: tuple[Tape, Any, Any]) -> None:
-        tape, x, y = recorded
+    def test_shape(self) -> None:
+        tape, x, y = self.recorded()
         with pytest.raises(errors.GradientShapeError, match=r"shape \(3,\); it must have the shape \(2,\)"):
             tape.gradient(y, x, np.ones(3))
 
-    def test_complex_for_a_real_target(self, recorded: tuple[Tape, Any, Any]) -> None:
-        tape, x, y = recorded
+    def test_complex_for_a_real_target(self) -> None:
+        tape, x, y = self.recorded()
         with pytest.raises(errors.GradientDtypeError, match="complex128, and float64 is real"):
             tape.gradient(y, x, np.ones(2) + 1j)
 
-    def test_no_numbers(self, recorded: tuple[Tape, Any, Any]) -> None:
-        tape, x, y = recorded
+    def test_no_numbers(self) -> None:
+        tape, x, y = self.recorded()
         with pytest.raises(errors.GradientDtypeError, match="array of numbers"):
             tape.gradient(y, x, np.array(["a", "b"]))
 
-    def test_another_container(self, recorded: tuple[Tape, Any, Any]) -> None:
-        tape, x, y = recorded
+    def test_another_container(self) -> None:
+        tape, x, y = self.recorded()
         with pytest.raises(errors.GradientShapeError, match="as the targets are"):
             tape.gradient([y], x, {"y": np.ones(2)})
 
@@ -199,31 +199,31 @@ class TestContainers:
 
 
 class TestUnconnected:
-    @pytest.fixture
-    def recorded(self) -> tuple[Tape, Any, Any]:
+    @staticmethod
+    def recorded() -> tuple[Tape, Any, Any]:
         with Tape(persistent=True) as tape:
             sources = tape.watch([np.ones(2, np.float32), 2.0])
             y = sources[1] * sources[1]
         return tape, sources, y
 
-    def test_zero(self, recorded: tuple[Tape, Any, Any]) -> None:
-        tape, sources, y = recorded
+    def test_zero(self) -> None:
+        tape, sources, y = self.recorded()
         zero, four = tape.gradient(y, sources)
         np.testing.assert_array_equal(zero, [0.0, 0.0])
         assert zero.dtype == np.float32
         assert four == 4.0
 
-    def test_none(self, recorded: tuple[Tape, Any, Any]) -> None:
-        tape, sources, y = recorded
+    def test_none(self) -> None:
+        tape, sources, y = self.recorded()
         assert tape.gradient(y, sources, unconnected="none") == [None, 4.0]
 
-    def test_error(self, recorded: tuple[Tape, Any, Any]) -> None:
-        tape, sources, y = recorded
+    def test_error(self) -> None:
+        tape, sources, y = self.recorded()
         with pytest.raises(errors.UnconnectedError, match=r"source \[0\] \(shape \(2,\), dtype float32\)"):
             tape.gradient(y, sources, unconnected="error")
 
-    def test_another_word(self, recorded: tuple[Tape, Any, Any]) -> None:
-        tape, sources, y = recorded
+    def test_another_word(self) -> None:
+        tape, sources, y = self.recorded()
         with pytest.raises(ValueError, match=r'"zero", "none" or "error", not \'zeros\''):
             tape.gradient(y, sources, unconnected="zeros")  # type: ignore[arg-type]
 

@@ -139,7 +139,7 @@ class TestValueAndGrad:
         assert mixgrad.grad(outer)(2.0) == 4.0 + 12.0 + 2.0
 
     def test_aux_that_is_not_there(self) -> None:
-        with pytest.raises(TypeError, match=r"\(value, aux\); it returned a mixgrad.*Array"):
+        with pytest.raises(TypeError, match=r"\(value, aux\); it returned a Array"):
             mixgrad.value_and_grad(lambda x: x * x, has_aux=True)(1.0)
 
 
