@@ -57,7 +57,7 @@ class Call {
     return arrays;
   }
   /// Whether the data of this input can be read.
-  bool is_saved(std::size_t i) const { return input_view(i).data || input_view(i).size == 0; }
+  bool is_saved(std::size_t i) const { return input_view(i).data != nullptr; }
   std::span<const std::int64_t> input_shape(std::size_t i = 0) const { return shape_of(input_view(i)); }
   Dtype input_dtype(std::size_t i = 0) const { return static_cast<Dtype>(input_view(i).dtype); }
 
@@ -67,7 +67,7 @@ class Call {
   }
   std::span<const std::int64_t> output_shape(std::size_t i = 0) const { return shape_of(output_view(i)); }
   Dtype output_dtype(std::size_t i = 0) const { return static_cast<Dtype>(output_view(i).dtype); }
-  bool is_output_saved(std::size_t i = 0) const { return output_view(i).data || output_view(i).size == 0; }
+  bool is_output_saved(std::size_t i = 0) const { return output_view(i).data != nullptr; }
   /// In a gradient: the gradient of output i. `g` is that of the first.
   Array upstream(std::size_t i = 0) const {
     return Array::own(detail::checked(api()->call_upstream(handle_, static_cast<std::int32_t>(i))));
