@@ -286,7 +286,7 @@ def _flatten(self: Array, order: str = "C") -> Any:
 
 def _astype(
     self: Array, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True, copy: bool = True
-) -> Any:  # noqa: ARG001
+) -> Any:
     """This Array in another dtype. The gradient comes back in this one's."""
     if not np.can_cast(self.dtype, dtype, casting=casting):  # type: ignore[arg-type]
         msg = f"Cannot cast Array from {self.dtype!r} to {np.dtype(dtype)!r} according to the rule {casting!r}"
@@ -322,7 +322,7 @@ def _rdivmod(self: Array, other: Any) -> Any:
     return other // self, other % self
 
 
-def _namespace(self: Array, *, api_version: str | None = None) -> Any:  # noqa: ARG001
+def _namespace(self: Array, *, api_version: str | None = None) -> Any:
     """The namespace of functions on Arrays, `mixgrad.numpy`."""
     import mixgrad.numpy  # noqa: PLC0415
 

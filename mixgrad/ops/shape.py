@@ -235,11 +235,10 @@ copy.gradient(lambda g, a, out: g)
     saves="",
     numpy=getattr(np, "astype", ()),
     samples=lambda: [
-        Sample(array(2, 3), np.float32),
         Sample(array(2, 3, dtype=np.float32), np.float64),
         Sample(array(), "f8"),
         Sample(array(0), np.complex128),
-        Sample(array(2), np.complex64),
+        Sample(array(2, dtype=np.float32), np.complex64),
         Sample(array(2, dtype=np.complex64), np.complex128),
         Sample(array(2), np.int64),
     ],
@@ -387,7 +386,6 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, *, shape: Any = None) 
     inputs=("ary",),
     saves="",
     multiple=True,
-    numpy=np.split,
     samples=lambda: [
         Sample(array(6), 3),
         Sample(array(2, 4), 2, axis=1),
@@ -401,15 +399,14 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, *, shape: Any = None) 
         Sample(array(4, dtype=np.complex128), 2),
     ],
 )
-def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
-    return np.split(ary, indices_or_sections, axis)
+def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> tuple[Any, ...]:
+    return tuple(np.split(ary, indices_or_sections, axis))
 
 
 @op(
     inputs=("ary",),
     saves="",
     multiple=True,
-    numpy=np.array_split,
     samples=lambda: [
         Sample(array(7), 3),
         Sample(array(2, 5), 2, axis=1),
@@ -419,8 +416,8 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
         Sample(array(4, dtype=np.complex128), 3),
     ],
 )
-def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
-    return np.array_split(ary, indices_or_sections, axis)
+def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> tuple[Any, ...]:
+    return tuple(np.array_split(ary, indices_or_sections, axis))
 
 
 def _split_gradient(op: Any, g: tuple[Any, ...]) -> Any:
@@ -442,6 +439,16 @@ def _is_sorted(indices: list[int], n: int) -> bool:
 
 split.gradient()(_split_gradient)
 array_split.gradient()(_split_gradient)
+
+
+@implements(np.split)
+def split_to_list(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+    return list(split(ary, indices_or_sections, axis))
+
+
+@implements(np.array_split)
+def array_split_to_list(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+    return list(array_split(ary, indices_or_sections, axis))
 
 
 @implements(np.vsplit)

@@ -181,6 +181,13 @@ class TestAstype:
         assert g.dtype == np.float32
         np.testing.assert_array_equal(g, [2.0, 2.0])
 
+    def test_to_single_precision(self) -> None:
+        value, pull = mixgrad.vjp(lambda x: x.astype(np.float32), A([1 / 3, 2.0]))
+        assert value.dtype == np.float32
+        (g,) = [pull(np.full(2, 0.5, np.float32))]
+        assert np.asarray(g).dtype == np.float64
+        np.testing.assert_array_equal(np.ravel(g), [0.5, 0.5])
+
     def test_to_complex_and_back(self) -> None:
         g = mixgrad.grad(lambda x: mnp.sum(mnp.real((2 + 3j) * x.astype(complex))))(np.ones(2))
         np.testing.assert_array_equal(g, [2.0, 2.0])
