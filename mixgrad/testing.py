@@ -149,11 +149,16 @@ def _check_first(subject: _Subject, point: list[Any], rng: np.random.Generator) 
             raise subject.fail(f"{name} was changed on the way")
 
     def projected(*leaves: Any) -> tuple[float, float]:
-        """The real function whose gradient it is, and the size of what was added up."""
+        """The real function whose gradient it is, and its rounding error."""
         with np.errstate(all="ignore"):
             found, _ = flatten(subject.f(*leaves))
-        terms = [np.asarray(upstream[i] * np.asarray(found[i])).real for i in used]
-        return float(sum(t.sum() for t in terms)), float(sum(np.abs(t).sum() for t in terms))
+        value = error = 0.0
+        for i in used:
+            y = np.asarray(found[i])
+            terms = (upstream[i] * y).real
+            value += float(terms.sum())
+            error += float(2 * np.finfo(y.dtype).eps * np.abs(terms).sum())
+        return value, error
 
     count = 0
     for i, (name, gradient) in enumerate(zip(subject.inputs, gradients, strict=True)):
@@ -181,7 +186,7 @@ def _compare(
     leaf = point[number]
     finite = np.abs(gradient[np.isfinite(gradient)])
     scale = float(finite.max(initial=0.0))
-    atol = subject.rtol * scale if subject.atol is None else subject.atol
+    atol = subject.rtol * scale + 1e-14 if subject.atol is None else subject.atol
 
     def along(direction: Any, step: float) -> tuple[float, float]:
         return projected(*point[:number], leaf + step * direction, *point[number + 1 :])
@@ -233,10 +238,11 @@ def _compare(
 def _derivative(along: Callable[[float], tuple[float, float]], size: float) -> tuple[float, float, float] | None:
     """The derivative of ``along`` at 0 as an interval, and its own error; None where it has none.
 
+    ``along`` gives a value and its rounding error.
     At a kink the interval lies between the one-sided derivatives.
     """
     middle, _ = along(0.0)
-    if not np.isfinite(middle):
+    if not (np.isfinite(size) and np.isfinite(middle)):
         return None
     best: tuple[float, float, float] | None = None
     for relative in (1e-2, 1e-3, 1e-5):
@@ -246,7 +252,7 @@ def _derivative(along: Callable[[float], tuple[float, float]], size: float) -> t
         values = np.array([value for value, _ in right + left])
         if not np.isfinite(values).all():
             continue
-        noise = 4e-16 * max(total for _, total in right + left) / steps[-1]
+        noise = 2 * max(rounding for _, rounding in right + left) / steps[-1]
         forward = [(r[0] - middle) / h for r, h in zip(right, steps, strict=True)]
         backward = [(middle - l[0]) / h for l, h in zip(left, steps, strict=True)]
         gaps = [abs(f - b) for f, b in zip(forward, backward, strict=True)]
@@ -312,7 +318,7 @@ def _with_upstream(f: Callable[..., Any], point: list[Any], rng: np.random.Gener
 def _second(subject: _Subject, point: list[Any]) -> _Subject:
     """The gradient of a function, as a function of its arguments and of what arrives at the output."""
     count = len(point)
-    outputs, structure = flatten(subject.f(*point))
+    outputs, structure = flatten(vjp(subject.f, *point)[0])
     used = [i for i, y in enumerate(outputs) if np.asarray(y).dtype.kind in "fc"]
     likes = [np.zeros(np.shape(y)) for y in outputs]
 
@@ -501,6 +507,7 @@ def sample_call(op: Any, sample: Sample) -> tuple[Callable[..., Any], list[Any]]
         bound.arguments.update(structure.unflatten(full))
         return op(*bound.args, **bound.kwargs)
 
+    call.__qualname__ = op.name
     return call, [leaves[i] for i in where]
 
 
