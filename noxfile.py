@@ -103,7 +103,7 @@ def examples(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Run the benchmarks against NumPy, and against autograd and torch where those are installed."""
     install(session, "bench")
-    session.run("python", "-m", "tests.benchmarks", *session.posargs)
+    session.run("python", "tests/benchmarks/run.py", *session.posargs)
 
 
 @nox.session(reuse_venv=True)
