@@ -46,9 +46,6 @@ def getitem(a: Any, index: Any) -> Any:
     return a[index]
 
 
-getitem.gradient(lambda g, a, out, index: index_add(g, index, a.shape))
-
-
 @op(
     inputs=("values",),
     saves="",
@@ -75,6 +72,7 @@ def index_add(values: Any, index: Any, shape: Any) -> Any:
     return out
 
 
+getitem.gradient(lambda g, a, out, index: index_add(g, index, a.shape))
 index_add.gradient(lambda g, values, out, index: sum_to(g[index], values.shape))
 
 

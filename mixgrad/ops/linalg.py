@@ -471,9 +471,6 @@ def det(a: Any) -> Any:
     return np.linalg.det(a)
 
 
-det.gradient(lambda g, a, out: g[..., None, None] * cofactors(a))
-
-
 @op(
     inputs=("a",),
     saves="a",
@@ -496,6 +493,9 @@ def cofactors(a: Any) -> Any:
     others = np.where(np.eye(n, dtype=bool), 1, s[..., None, :]).prod(axis=-1)
     sign = np.linalg.det(u) * np.linalg.det(vh)
     return (sign[..., None, None] * ((u.conj() * others[..., None, :]) @ vh.conj())).astype(a.dtype, copy=False)
+
+
+det.gradient(lambda g, a, out: g[..., None, None] * cofactors(a))
 
 
 @cofactors.gradient(argument=0)

@@ -666,10 +666,9 @@ def _pad_options(
 def _pad_array(g: Any, array: Any, out: Any, pad_width: Any, mode: Any, stat_length: Any, reflect_type: str) -> Any:
     shape = array.shape
     if isinstance(pad_width, dict):
-        widths = [pad_width.get(i, pad_width.get(i - len(shape), (0, 0))) for i in range(len(shape))]
-        widths = [np.broadcast_to(width, 2).tolist() for width in widths]
-    else:
-        widths = np.broadcast_to(pad_width, (len(shape), 2)).tolist()
+        by_axis = {axis % len(shape): np.broadcast_to(width, 2) for axis, width in pad_width.items()}
+        pad_width = [by_axis.get(axis, (0, 0)) for axis in range(len(shape))]
+    widths: Any = np.broadcast_to(pad_width, (len(shape), 2)).tolist()
     if mode in ("constant", "empty"):
         return g[tuple(slice(before, before + n) for (before, _), n in zip(widths, shape, strict=True))]
     if mode in ("edge", "wrap") or (mode in ("reflect", "symmetric") and reflect_type == "even"):

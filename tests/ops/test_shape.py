@@ -215,9 +215,7 @@ class TestMaking:
         )
         assert value.dtype == np.float32
         np.testing.assert_array_equal(g, [2.0, 2.0])
-        shapes = []
-        mixgrad.grad(lambda x: shapes.append(mnp.array(x, ndmin=2).shape) or x.sum())(A([1.0, 2.0]))
-        assert shapes == [(1, 2)]
+        assert mixgrad.vjp(lambda x: mnp.array(x, ndmin=2), A([1.0, 2.0]))[0].shape == (1, 2)
 
     def test_asarray_keeps_an_array(self) -> None:
         np.testing.assert_array_equal(mixgrad.grad(lambda x: mnp.sum(mnp.asarray(x) ** 2))(VECTOR), 2 * VECTOR)
