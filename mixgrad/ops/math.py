@@ -570,6 +570,5 @@ floor_divide = op(np.floor_divide, aliases=("floordiv",), differentiable=False, 
 for _ufunc in (np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.left_shift, np.right_shift, np.gcd, np.lcm):
     op(_ufunc, differentiable=False, samples=lambda: [Sample(np.array([6, 1]), np.array([[4], [3]])), Sample(12, 2)])
 
-invert = op(
-    np.invert, differentiable=False, samples=lambda: [Sample(np.array([6, -1])), Sample(np.array([True, False]))]
-)
+for _ufunc in (np.invert, np.bitwise_count):
+    op(_ufunc, differentiable=False, samples=lambda: [Sample(np.array([6, -1])), Sample(np.array(7, np.uint8))])

@@ -519,6 +519,8 @@ def test_bits_of_integers_are_numpys() -> None:
         np.testing.assert_array_equal(
             mixgrad.registry[name](A([6, 1]), 2), getattr(np, name)(A([6, 1]), 2), strict=True
         )
+    for name in ("invert", "bitwise_count"):
+        np.testing.assert_array_equal(mixgrad.registry[name](A([6, -1])), getattr(np, name)(A([6, -1])), strict=True)
     with pytest.raises(TypeError):
         mixgrad.grad(lambda x: np.bitwise_and(x, 1).sum())(A([1.0]))
 
