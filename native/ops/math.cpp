@@ -33,11 +33,13 @@ S excess(S x, S y) {
   return where(isinf(x) & (x == y), 0, x - y);
 }
 
-/// a / (x*x + y*y): dividing twice by the distance, not by its square, which overflows.
+/// a / (x*x + y*y), and 0 at the origin and at infinity. The square would overflow before the distance does.
 template <class S>
 S over_square(S a, S x, S y) {
   const S distance = hypot(x, y);
-  return ratio(ratio(a, distance), distance);
+  const auto outside = (distance == 0) | isinf(distance);
+  const S divisor = where(outside, 1, distance);
+  return where(outside, 0, a / divisor / divisor);
 }
 
 /// 1 of the dtype of x.
@@ -197,8 +199,9 @@ MIXGRAD_REGISTER_FORWARD(where) {
 }
 
 MIXGRAD_REGISTER_GRADIENT(where) {
-  const Array c = op.input(0);
-  return {{}, op.needs_gradient(1) ? where(c, g, 0) : Array(), op.needs_gradient(2) ? where(c, 0, g) : Array()};
+  const bool x = op.needs_gradient(1), y = op.needs_gradient(2);
+  const Array c = x || y ? op.input(0) : Array();
+  return {{}, x ? where(c, g, 0) : Array(), y ? where(c, 0, g) : Array()};
 }
 
 }  // namespace mixgrad

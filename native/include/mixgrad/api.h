@@ -71,7 +71,8 @@ typedef enum mixgrad_attribute_kind {
   MIXGRAD_ATTRIBUTE_INTS = 5,    ///< a tuple or list of integers
   MIXGRAD_ATTRIBUTE_STRING = 6,
   MIXGRAD_ATTRIBUTE_ARRAY = 7,   ///< an ndarray; integers arrive as int64
-  MIXGRAD_ATTRIBUTE_OTHER = 8    ///< any other Python object; a native implementation declines
+  MIXGRAD_ATTRIBUTE_OTHER = 8,   ///< any other Python object; a native implementation declines
+  MIXGRAD_ATTRIBUTE_OF_CALL = 9  ///< for op_call: `array` is a mixgrad_call, whose attribute of this name is handed on
 } mixgrad_attribute_kind;
 
 /// One attribute of a call. Pointers stay valid until the call returns.
@@ -99,13 +100,14 @@ typedef enum mixgrad_kind {
   MIXGRAD_KIND_ELEMENTWISE = 3       ///< one expression per argument, as loops and as ops
 } mixgrad_kind;
 
+enum { MIXGRAD_TRIVIAL_NO = 0, MIXGRAD_TRIVIAL_ZERO = 1, MIXGRAD_TRIVIAL_UPSTREAM = 2 };
 enum { MIXGRAD_FLAG_REAL_ONLY = 1, MIXGRAD_FLAG_REPLACE = 2 };
 
 /// One native implementation, a node of an intrusive list: static registrars only link it, the core reads the list.
 ///
 /// An element-wise gradient has for each argument and differentiable dtype (float32, float64, complex64, complex128) a loop
-/// with the operands g, inputs..., out, result; null: the argument has gradient zero (`zero` set) or the dtype is
-/// declined. `function` computes the same with ops, for the argument `call_argument(call)`.
+/// with the operands g, inputs..., out, result; null: the dtype is declined, or none is needed
+/// (`trivial` set: the gradient is zero, or g itself). `function` computes the same with ops, for the argument `call_argument(call)`.
 typedef struct mixgrad_registration {
   uint32_t struct_size;
   int32_t kind;
@@ -114,7 +116,7 @@ typedef struct mixgrad_registration {
   int32_t n_inputs;
   mixgrad_function function;
   mixgrad_loop loops[MIXGRAD_MAX_ELEMENTWISE_INPUTS][MIXGRAD_DIFFERENTIABLE_DTYPES];
-  uint8_t zero[MIXGRAD_MAX_ELEMENTWISE_INPUTS];
+  uint8_t trivial[MIXGRAD_MAX_ELEMENTWISE_INPUTS];  ///< MIXGRAD_TRIVIAL_...
   const char* file;
   int32_t line;
   struct mixgrad_registration* next;
@@ -125,7 +127,8 @@ typedef enum mixgrad_error {
   MIXGRAD_ERROR_VALUE = 1,
   MIXGRAD_ERROR_TYPE = 2,
   MIXGRAD_ERROR_MEMORY = 3,
-  MIXGRAD_ERROR_NOT_SAVED = 4
+  MIXGRAD_ERROR_NOT_SAVED = 4,
+  MIXGRAD_ERROR_GRADIENT_COUNT = 5
 } mixgrad_error;
 
 typedef struct mixgrad_api {
@@ -172,6 +175,8 @@ typedef struct mixgrad_api {
   mixgrad_status (*call_input_view)(mixgrad_call*, int32_t index, mixgrad_view* out);
   mixgrad_status (*call_output_view)(mixgrad_call*, int32_t index, mixgrad_view* out);
   int32_t (*call_needs_gradient)(const mixgrad_call*, int32_t index);
+  /// Whether this gradient is itself being recorded (a higher-order derivative): it must then be composed of ops.
+  int32_t (*call_is_recorded)(const mixgrad_call*);
   mixgrad_status (*call_attribute)(mixgrad_call*, const char* name, mixgrad_attribute* out);
   /// Gives result `index`: an output of a forward, or the gradient of input `index` (null: zero).
   mixgrad_status (*call_return)(mixgrad_call*, int32_t index, mixgrad_array* result);

@@ -270,7 +270,21 @@ class Scalar<Complex<T>> {
     using namespace detail::math;
     return {log(hypot(x.re() + 1, x.im())), arctan2(x.im(), x.re() + 1)};
   }
-  friend Scalar power(Scalar x, Scalar y) noexcept { return detail::math::power(x.value, y.value); }
+  // As NumPy: 0 to a power is settled first, and small whole exponents are products.
+  friend Scalar power(Scalar x, Scalar y) noexcept {
+    if (y.re() == 0 && y.im() == 0) return Scalar(1);
+    if (x.re() == 0 && x.im() == 0 && y.re() > 0) return Scalar(0);
+    const T whole = detail::math::trunc(y.re());
+    if (y.im() != 0 || whole != y.re() || !(whole > -100 && whole < 100)) return detail::math::power(x.value, y.value);
+    Scalar result(1), factor = x;
+    for (int n = static_cast<int>(whole < 0 ? -whole : whole);;) {
+      if (n & 1) result = result * factor;
+      n >>= 1;
+      if (n == 0) break;
+      factor = factor * factor;
+    }
+    return whole < 0 ? Scalar(1) / result : result;
+  }
   friend Scalar sign(Scalar x) noexcept {
     const T size = detail::math::hypot(x.re(), x.im());
     return where(Truth<T>{size == 0}, Scalar(0), Scalar(x.re() / size, x.im() / size));
