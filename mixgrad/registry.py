@@ -235,6 +235,13 @@ def _preferences() -> dict[str, int]:
 _PREFERRED = _preferences()
 
 
+def _protocol() -> Any:
+    # Late: the protocol's own module is built from ops.
+    from mixgrad import protocol  # noqa: PLC0415
+
+    return protocol
+
+
 def _make(
     forward: Callable[..., Any],
     *,
@@ -281,6 +288,8 @@ def _make(
     made.numpy = tuple(numpy) if isinstance(numpy, (tuple, list)) else (numpy,)
     if is_ufunc:
         made.numpy = (forward, *made.numpy)
+    if made.numpy:
+        _protocol().stand_for(made, *made.numpy)
     made.__doc__ = forward.__doc__
     made.__module__ = getattr(forward, "__module__", None) or "mixgrad.ops"
     return made
@@ -603,9 +612,12 @@ def unregister(
     UnknownOpError
         No op has this name, or it has no such implementation.
     """
-    if not _core.unregister(registry[name], what, language):
+    target = registry[name]
+    if not _core.unregister(target, what, language):
         msg = f"op '{name}' has no {language} {what} to unregister"
         raise UnknownOpError(msg)
+    if what == "op":
+        _protocol().no_longer(target)
 
 
 # --- overrides and preferences ---------------------------------------------------------------------------------------

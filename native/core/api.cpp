@@ -172,7 +172,11 @@ mixgrad_status array_index(const mixgrad_array* base, mixgrad_call* call, const 
   });
 }
 
-std::int32_t array_is_recorded(const mixgrad_array* handle) { return Tape::current().live(*value_of_handle(handle)) != 0; }
+std::int32_t array_is_recorded(const mixgrad_array* handle) {
+  const Tape& tape = Tape::current();
+  const Value& value = *value_of_handle(handle);
+  return tape.live(value) != 0 || (tape.any_greedy() && tape.greedy(value) != 0);
+}
 
 mixgrad_op* op_find(const char* name) {
   return guarded<mixgrad_op*>(nullptr, [&] { return handle_of(Registry::instance().get(name)); });
@@ -198,9 +202,13 @@ Ref attribute_to_python(const mixgrad_attribute& attribute) {
     }
     case MIXGRAD_ATTRIBUTE_ARRAY:
       return to_ndarray(ValueRef::borrow(value_of_handle(attribute.array)));
-    case MIXGRAD_ATTRIBUTE_OTHER:
-      // An attribute of another call, handed on as it is.
-      return Ref::borrow(reinterpret_cast<PyObject*>(attribute.array));
+    case MIXGRAD_ATTRIBUTE_OF_CALL: {
+      const auto& call = *reinterpret_cast<const Call*>(attribute.array);
+      const char* name = attribute.string ? attribute.string : attribute.name;
+      PyObject* object = attribute_object(call, name);
+      if (!object) raise(PyExc_TypeError, "op '%s' has no attribute '%s' to hand on", call.op->name.c_str(), name);
+      return Ref::borrow(object);
+    }
     default:
       raise(PyExc_ValueError, "attribute '%s' has the unknown kind %d", attribute.name, static_cast<int>(attribute.kind));
   }
@@ -209,7 +217,10 @@ Ref attribute_to_python(const mixgrad_attribute& attribute) {
 mixgrad_status op_call(mixgrad_op* handle, std::int32_t n_inputs, mixgrad_array* const* inputs, std::int32_t n_attributes,
                        const mixgrad_attribute* attributes, std::int32_t n_outputs, mixgrad_array** outputs) {
   return status([&] {
-    const Op& op = op_of_handle(handle);
+    const Op* found = &op_of_handle(handle);
+    // The caller may hold the handle for ever: an op that was replaced since is looked up again.
+    if (!found->registered) found = &Registry::instance().get(found->name);
+    const Op& op = *found;
     const auto n = static_cast<std::size_t>(n_inputs);
     if (!op.variadic && n != op.input_names.size())
       raise(PyExc_TypeError, "op '%s' has %zu inputs; a native implementation gave %zu", op.name.c_str(), op.input_names.size(), n);
@@ -295,6 +306,8 @@ std::int32_t call_needs_gradient(const mixgrad_call* call, std::int32_t index) {
   return index >= 0 && call->needs_gradient(static_cast<std::size_t>(index));
 }
 
+std::int32_t call_is_recorded(const mixgrad_call* call) { return call->recorded; }
+
 mixgrad_status call_attribute(mixgrad_call* call, const char* name, mixgrad_attribute* out) {
   return status([&] {
     std::memset(out, 0, sizeof *out);
@@ -332,7 +345,6 @@ mixgrad_status call_attribute(mixgrad_call* call, const char* name, mixgrad_attr
         PyObject* item = PySequence_Fast_GET_ITEM(object, i);
         if (!PyLong_Check(item) && !PyArray_IsScalar(item, Integer)) {
           out->kind = MIXGRAD_ATTRIBUTE_OTHER;
-          out->array = reinterpret_cast<mixgrad_array*>(object);
           return;
         }
         integers.push_back(PyNumber_AsSsize_t(item, PyExc_OverflowError));
@@ -343,9 +355,7 @@ mixgrad_status call_attribute(mixgrad_call* call, const char* name, mixgrad_attr
       call->kept_integers.push_back(std::move(integers));
       out->integers = call->kept_integers.back().data();
     } else {
-      // The object itself, so that an implementation can hand the attribute on to another op.
       out->kind = MIXGRAD_ATTRIBUTE_OTHER;
-      out->array = reinterpret_cast<mixgrad_array*>(object);
     }
   });
 }
@@ -453,6 +463,9 @@ void error_set(std::int32_t kind, const char* message) {
     case MIXGRAD_ERROR_NOT_SAVED:
       guarded(0, [&]() -> int { raise_error("NotSavedError", "%s", message); });
       break;
+    case MIXGRAD_ERROR_GRADIENT_COUNT:
+      guarded(0, [&]() -> int { raise_error("GradientCountError", "%s", message); });
+      break;
     default:
       PyErr_SetString(PyExc_RuntimeError, message);
   }
@@ -492,6 +505,7 @@ const mixgrad_api* api_table() noexcept {
     api.call_input_view = call_input_view;
     api.call_output_view = call_output_view;
     api.call_needs_gradient = call_needs_gradient;
+    api.call_is_recorded = call_is_recorded;
     api.call_attribute = call_attribute;
     api.call_return = call_return;
     api.kernel_matmul = kernel_matmul;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "convert.h"
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "array.h"
 #include "kernels.h"
 
@@ -87,7 +90,7 @@ ValueRef to_value_or_null(PyObject* object) {
     return make_number(number, 0.0, false);
   }
   if (PyArray_Check(object)) return from_ndarray(reinterpret_cast<PyArrayObject*>(object));
-  if (PyArray_CheckScalar(object)) {
+  if (PyArray_IsScalar(object, Generic)) {
     const Ref array = Ref::steal(PyArray_FromScalar(object, nullptr));
     return from_ndarray(reinterpret_cast<PyArrayObject*>(array.get()));
   }
@@ -129,7 +132,7 @@ ValueRef result_to_value(PyObject* object) {
     const Py_complex number = PyComplex_AsCComplex(object);
     return make_scalar(Dtype::complex128, number.real, number.imag);
   }
-  if (PyArray_CheckScalar(object)) {
+  if (PyArray_IsScalar(object, Generic)) {
     const Ref array = Ref::steal(PyArray_FromScalar(object, nullptr));
     if (dtype_of(PyArray_DESCR(reinterpret_cast<PyArrayObject*>(array.get()))) == Dtype::other) return {};
     return from_ndarray(reinterpret_cast<PyArrayObject*>(array.get()));
@@ -182,6 +185,28 @@ ValueRef copy_of(const Value& value) {
   return copy;
 }
 
+ValueRef copy_in_order(const Value& value) {
+  if (value.contiguous) return copy_of(value);
+  int order[kMaxDims];
+  for (int i = 0; i < value.ndim; ++i) order[i] = i;
+  std::stable_sort(order, order + value.ndim,
+                   [&](int a, int b) { return std::llabs(value.strides[a]) > std::llabs(value.strides[b]); });
+  std::int64_t strides[kMaxDims];
+  auto stride = static_cast<std::int64_t>(item_size(value.dtype));
+  std::int64_t offset = 0;
+  for (int i = value.ndim; i-- > 0;) {
+    const int axis = order[i];
+    const bool backwards = value.strides[axis] < 0 && value.shape[axis] > 0;
+    strides[axis] = backwards ? -stride : stride;
+    if (backwards) offset += stride * (value.shape[axis] - 1);
+    stride *= value.shape[axis];
+  }
+  Buffer* buffer = Buffer::allocate(value.bytes());
+  ValueRef copy = make_over(buffer, buffer->data + offset, value.dtype, value.shape_span(), {strides, value.ndim});
+  kernels::copy(value.view(), copy->view());
+  return copy;
+}
+
 ValueRef cast(const ValueRef& value, Dtype dtype) {
   if (value->dtype == dtype) return value;
   ValueRef result = make_value(dtype, value->shape_span());
@@ -197,7 +222,7 @@ ValueRef saved_form(const ValueRef& value) {
     auto* array = static_cast<PyArrayObject*>(value->buffer->owner);
     if (dense(array)) return value;
   }
-  return copy_of(*value);
+  return copy_in_order(*value);
 }
 
 }  // namespace mixgrad::core

@@ -25,6 +25,8 @@ Ref to_fresh(ValueRef value);
 
 /// Same data in a new contiguous buffer.
 ValueRef copy_of(const Value& value);
+/// Same data in a new buffer whose axes lie (and run) as the original's do, so that NumPy sums it in the same order.
+ValueRef copy_in_order(const Value& value);
 /// Cast to `dtype` (complex to real: the real part); the same value when it has it.
 ValueRef cast(const ValueRef& value, Dtype dtype);
 /// The form in which an entry keeps a value: foreign memory that is small or not dense is copied.

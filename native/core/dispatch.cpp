@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dispatch.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "array.h"
@@ -96,7 +97,7 @@ std::string refusal(const Implementation& implementation, const Call& call) {
       if (is_complex(input->dtype) && !is_complex(dtype)) return "it has no loop for a complex input with a real output";
     if (is_complex(dtype) && (native->flags & MIXGRAD_FLAG_REAL_ONLY)) return "it takes real dtypes only";
     for (int i = 0; i < native->n_inputs; ++i)
-      if (call.needs_gradient(static_cast<std::size_t>(i)) && !native->zero[i] && !native->loops[i][dtype_index(dtype)])
+      if (call.needs_gradient(static_cast<std::size_t>(i)) && !native->trivial[i] && !native->loops[i][dtype_index(dtype)])
         return "it has no loop for this dtype";
   }
   if (!implementation.arguments.empty() && !implementation.whole) {
@@ -407,7 +408,12 @@ void settle_weak(std::span<ValueRef> inputs) {
   bool any = false;
   for (const ValueRef& input : inputs) any = any || input->weak;
   if (!any) return;
-  const Dtype dtype = common_dtype(inputs);
+  // A condition (where's) takes no part in the promotion.
+  Few<ValueRef> numeric(inputs.size());
+  std::size_t n = 0;
+  for (const ValueRef& input : inputs)
+    if (input->weak || input->dtype != Dtype::boolean) numeric[n++] = input;
+  const Dtype dtype = common_dtype({numeric.data(), n});
   for (ValueRef& input : inputs)
     if (input->weak) input = give_dtype(*input, is_differentiable(dtype) ? dtype : input->dtype);
 }
@@ -421,9 +427,12 @@ bool run_native(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, 
     results.values[0] = std::move(value);
     return true;
   }
-  settle_weak(inputs);
+  // A copy: where the native forward declines, Python's still sees plain numbers.
+  Few<ValueRef> settled(inputs.size());
   Few<Value*> values(inputs.size());
-  for (std::size_t i = 0; i < inputs.size(); ++i) values[i] = inputs[i].get();
+  std::copy(inputs.begin(), inputs.end(), settled.begin());
+  settle_weak({settled.data(), settled.size()});
+  for (std::size_t i = 0; i < inputs.size(); ++i) values[i] = settled[i].get();
   std::vector<ValueRef> made(1);
   Call call;
   call.op = &op;
@@ -622,16 +631,23 @@ void run_fused(Call& call, const mixgrad_registration& native) {
   }
   operands[1 + n] = (call.saved & kSavedOutput) ? output.view() : not_saved_view(dtype);
   std::size_t last = 0;
-  for (std::size_t i = 0; i < n; ++i)
-    if (call.needs_gradient(i)) last = i;
+  bool g_is_returned = false;
   for (std::size_t i = 0; i < n; ++i) {
     if (!call.needs_gradient(i)) continue;
-    if (native.zero[i]) continue;
+    last = i;
+    g_is_returned = g_is_returned || native.trivial[i] == MIXGRAD_TRIVIAL_UPSTREAM;
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    if (!call.needs_gradient(i)) continue;
+    if (native.trivial[i]) {
+      if (native.trivial[i] == MIXGRAD_TRIVIAL_UPSTREAM) call.results[i] = g;
+      continue;
+    }
     kernels::Loop loop;
     loop.function = native.loops[i][dtype_index(dtype)];
     loop.output = dtype;
     // The last result may overwrite g: nobody else sees it any more. `g` and the slot are two uses of one value.
-    const bool over_g = i == last && g.get() == call.upstream[0].get() && g->uses == 2 && g->references == 1 &&
+    const bool over_g = i == last && !g_is_returned && g.get() == call.upstream[0].get() && g->uses == 2 && g->references == 1 &&
                         g->buffer->references == 1 && !g->buffer->foreign() && g->contiguous &&
                         g->bytes() == g->buffer->bytes && g->same_shape(output);
     ValueRef result = over_g ? make_alias(*g) : make_value(dtype, output.shape_span());
@@ -652,7 +668,7 @@ void run_native_gradient(Call& call, const Implementation& implementation, bool&
       return;
     }
     for (std::size_t i = 0; i < call.inputs.size() && status == MIXGRAD_OK; ++i) {
-      if (!call.needs_gradient(i) || native.zero[i]) continue;
+      if (!call.needs_gradient(i) || native.trivial[i] == MIXGRAD_TRIVIAL_ZERO) continue;
       call.argument = static_cast<int>(i);
       status = native.function(&call);
     }

@@ -259,7 +259,7 @@ bool declares_zero(const Choice& choice, std::size_t input) noexcept {
   if (!choice.implementation) return false;
   const Implementation& implementation = *choice.implementation;
   if (implementation.native)
-    return implementation.native->kind == MIXGRAD_KIND_ELEMENTWISE && implementation.native->zero[input] != 0;
+    return implementation.native->kind == MIXGRAD_KIND_ELEMENTWISE && implementation.native->trivial[input] == MIXGRAD_TRIVIAL_ZERO;
   if (implementation.arguments.empty()) return false;
   const std::size_t slot = implementation.per_index ? 0 : input;
   return implementation.arguments[slot].state == ArgumentGradient::State::zero;
@@ -312,6 +312,14 @@ class Walk {
     return entry && (entry->windows & mask_) ? entry : nullptr;
   }
 
+  Position last_output(Position p) const noexcept {
+    const Entry* entry = own(p);
+    if (!entry) return p;
+    const Position first = p - static_cast<Position>(entry->lead);
+    const Entry* operation = own(first);
+    return operation ? first + static_cast<Position>(operation->n_outputs) - 1 : p;
+  }
+
   void bounds() {
     low_ = request_.end;
     high_ = -1;
@@ -324,7 +332,9 @@ class Walk {
       }
     }
     for (const ValueRef& target : request_.targets)
-      if (target->position >= request_.start && target->position < request_.end) high_ = std::max(high_, target->position);
+      if (target->position >= request_.start && target->position < request_.end)
+        // An operation with several outputs is visited as a whole.
+        high_ = std::max(high_, last_output(target->position));
   }
 
   static constexpr std::uint8_t kNeeded = 1, kSource = 2;

@@ -22,20 +22,29 @@ struct Loop {
 };
 
 /// The loops of a NumPy ufunc whose inputs all have one differentiable dtype, found by type tuple (never by index). A loop
-/// that is missing, or that fails the self-check against NumPy's own call at start-up, is empty: the caller calls NumPy.
+/// that is missing, or that fails the self-check against NumPy's own call at its first use, is empty: the caller calls NumPy.
 class Ufunc {
  public:
   Ufunc() = default;
   explicit Ufunc(PyObject* ufunc);
   int n_inputs() const noexcept { return n_inputs_; }
   const char* name() const noexcept { return name_; }
-  const Loop& loop(Dtype inputs) const noexcept { return loops_[dtype_index(inputs)]; }
+  const Loop& loop(Dtype inputs) const {
+    const int index = dtype_index(inputs);
+    if (!checked_[index]) [[unlikely]] check(index);
+    return loops_[index];
+  }
   explicit operator bool() const noexcept { return n_inputs_ != 0; }
 
  private:
+  /// Compares the loop with NumPy's own call on a few numbers, the first time it is asked for.
+  void check(int index) const;
+
+  PyObject* ufunc_ = nullptr;  ///< kept alive by the op
   int n_inputs_ = 0;
   const char* name_ = "";
-  Loop loops_[4];
+  mutable Loop loops_[4];
+  mutable bool checked_[4] = {};
 };
 
 /// Floating-point status flags (FE_DIVBYZERO and kin), read from MXCSR directly; `clear` only when some are set.

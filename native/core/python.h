@@ -58,6 +58,18 @@ class Ref {
   PyObject* object_ = nullptr;
 };
 
+/// Releases the GIL for its lifetime: only around loops over raw memory.
+class ReleasedGil {
+ public:
+  ReleasedGil() noexcept : thread_(PyEval_SaveThread()) {}
+  ~ReleasedGil() { PyEval_RestoreThread(thread_); }
+  ReleasedGil(const ReleasedGil&) = delete;
+  ReleasedGil& operator=(const ReleasedGil&) = delete;
+
+ private:
+  PyThreadState* thread_;
+};
+
 /// Sets a Python exception of a built-in type and throws.
 [[noreturn]] void raise(PyObject* type, const char* format, ...);
 /// Sets an exception of a class of mixgrad.errors, found by name, and throws.

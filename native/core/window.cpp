@@ -172,7 +172,7 @@ ValueRef watched_form(PyObject* source) {
   if (is_array(source)) return make_alias(*array_value(source));
   PyObject* given = source;
   Ref converted;
-  if (!PyArray_Check(source) && !PyArray_CheckScalar(source) && !PyFloat_Check(source) && !PyComplex_Check(source)) {
+  if (!PyArray_Check(source) && !PyArray_IsScalar(source, Generic) && !PyFloat_Check(source) && !PyComplex_Check(source)) {
     converted = Ref::steal(PyArray_FROM_O(source));
     given = converted.get();
   }
@@ -180,7 +180,7 @@ ValueRef watched_form(PyObject* source) {
   Ref keep;
   if (PyArray_Check(given)) {
     descr = PyArray_DESCR(reinterpret_cast<PyArrayObject*>(given));
-  } else if (PyArray_CheckScalar(given)) {
+  } else if (PyArray_IsScalar(given, Generic)) {
     descr = PyArray_DescrFromScalar(given);
     keep = Ref::steal(reinterpret_cast<PyObject*>(descr));
   }
