@@ -208,6 +208,12 @@ class TestBroadcasting:
         gradient_is(lambda b: mnp.sum(np.zeros((4, 0)) + b), np.ones((4, 0)), np.zeros((4, 0)))
 
     def test_a_numpy_scalar_on_the_left(self) -> None:
+        plain = np.ones(2, np.float32)
+        with mixgrad.Tape() as tape:
+            x = tape.watch(plain)
+            for f in (lambda x: np.float64(2.0) * x, lambda x: np.float32(2.0) + x, lambda x: np.float64(2.0) ** x):
+                assert type(f(x)) is mixgrad.Array
+                assert f(x).dtype == f(plain).dtype
         gradient_is(lambda x: mnp.sum(np.float64(2.0) * x), np.ones(2), [2.0, 2.0])
         gradient_is(lambda x: mnp.sum(np.ones(2) / x), np.full(2, 2.0), [-0.25, -0.25])
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 import weakref
@@ -496,6 +497,21 @@ class TestNesting:
         workers = [work(float(i)) for i in range(5)]
         results = [list(step) for step in zip(*workers, strict=True)]
         assert results[-1] == [2.0 * i for i in range(5)]
+
+    def test_asyncio_tasks_take_turns(self) -> None:
+        async def work(value: float) -> Any:
+            with Tape() as tape:
+                x = tape.watch(value)
+                y = x
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                    y = y * x
+            return tape.gradient(y, x)
+
+        async def main() -> list[Any]:
+            return list(await asyncio.gather(*(work(float(i)) for i in range(5))))
+
+        assert asyncio.run(main()) == [4 * float(i) ** 3 for i in range(5)]
 
     def test_the_deepest_first(self) -> None:
         tapes = [Tape() for _ in range(20)]

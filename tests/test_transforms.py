@@ -511,6 +511,15 @@ class TestNesting:
         assert mixgrad.grad(lambda x: mixgrad.grad(lambda y: x * y)(x))(3.0) == 1.0
         assert mixgrad.grad(lambda x: x * mixgrad.grad(lambda y: x + y)(1.0))(1.0) == 1.0
 
+    def test_the_outer_variable_in_every_inner_transform(self) -> None:
+        assert mixgrad.grad(lambda x: mixgrad.grad(lambda y: x * 1.0)(x))(3.0) == 0.0
+        assert mixgrad.grad(lambda x: mixgrad.value_and_grad(lambda y: x * x)(x)[0])(3.0) == 6.0
+        assert mixgrad.grad(lambda x: mixgrad.vjp(lambda y: x * x, 2.0)[0])(3.0) == 6.0
+        assert mixgrad.grad(lambda x: mixgrad.jvp(lambda y: x * y, (2.0,), (x,))[1])(3.0) == 6.0
+        assert mixgrad.grad(lambda x: mixgrad.hvp(lambda y: x * y**3)(2.0, x))(3.0) == 72.0
+        assert mixgrad.grad(lambda x: mnp.sum(mixgrad.jacobian(lambda y: x * y**2)(np.ones(2))))(3.0) == 4.0
+        assert mixgrad.jacobian(lambda x: mixgrad.jacobian(lambda y: x * y)(x))(np.ones(2)).shape == (2, 2, 2)
+
     def test_a_gradient_step_inside_a_loss(self) -> None:
         def loss(w: Any, x: Any) -> Any:
             return mnp.sum((w * x - 1.0) ** 2)
@@ -620,6 +629,12 @@ class TestCheckpoint:
         f: Any = mixgrad.checkpoint(lambda x: mixgrad.grad(lambda y: y**3 * x)(x))
         plain: Any = lambda x: mixgrad.grad(lambda y: y**3 * x)(x)
         assert mixgrad.grad(f)(2.0) == mixgrad.grad(plain)(2.0) == 36.0
+
+        g: Any = mixgrad.checkpoint(mixgrad.grad(lambda y: y**3))
+        assert mixgrad.grad(g)(2.0) == 12.0
+        h: Any = mixgrad.checkpoint(mixgrad.custom_gradient(lambda y: (y * y, lambda g: 2.0 * g * y)))
+        assert mixgrad.grad(h)(2.0) == 4.0
+        assert mixgrad.grad(mixgrad.grad(h))(2.0) == 2.0
 
     def test_runs_twice(self) -> None:
         runs = []
