@@ -121,7 +121,8 @@ def counterpart(value: Any) -> Any:
 def array_ufunc(array: Array, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
     """``Array.__array_ufunc__``: a ufunc, or one of its methods, met an Array."""
     for value in inputs:
-        if type(value) is not Array and _is_foreign(type(value), "__array_ufunc__"):
+        kind = type(value)
+        if kind not in _OWN and _is_foreign(kind, "__array_ufunc__"):
             return NotImplemented
     if kwargs:
         kwargs = _without_out(ufunc, kwargs)
@@ -142,7 +143,7 @@ def array_ufunc(array: Array, ufunc: np.ufunc, method: str, *inputs: Any, **kwar
 def array_function(array: Array, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
     """``Array.__array_function__``: a NumPy function met an Array."""
     for kind in types:
-        if kind is not Array and _is_foreign(kind, "__array_function__"):
+        if kind not in _OWN and _is_foreign(kind, "__array_function__"):
             return NotImplemented
     if "out" in kwargs:
         kwargs = _without_out(function, kwargs)
@@ -152,6 +153,9 @@ def array_function(array: Array, function: Any, types: Any, args: Any, kwargs: A
     if function in _ON_VALUES:
         return function(*_values(args), **_values(kwargs))
     raise _unsupported(function)
+
+
+_OWN = frozenset({Array, np.ndarray, np.float64, np.float32, float, int, bool, complex})
 
 
 def _is_foreign(kind: type, protocol: str) -> bool:

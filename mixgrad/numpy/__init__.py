@@ -28,9 +28,6 @@ _looked_up: set[str] = set()
 def __getattr__(name: str) -> Any:
     if name == "linalg":
         return import_module("mixgrad.numpy.linalg")
-    if name.startswith("_") and name not in ("__all__", "__array_namespace_info__", "__version__"):
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
     value = _counterpart(getattr(_np, name))
     globals()[name] = value
     _looked_up.add(name)

@@ -19,9 +19,6 @@ _looked_up: set[str] = set()
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_") and name != "__all__":
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
     value = _counterpart(getattr(_linalg, name))
     globals()[name] = value
     _looked_up.add(name)

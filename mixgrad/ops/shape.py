@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 import mixgrad.numpy as mnp
 from mixgrad._core import Array
@@ -18,7 +19,7 @@ from mixgrad.protocol import implements
 from mixgrad.registry import Sample, op
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 def _is_list(value: Any) -> bool:
@@ -102,22 +103,30 @@ def inverse(axes: Sequence[int], ndim: int) -> tuple[int, ...]:
 
 @implements(np.moveaxis)
 def moveaxis(a: Any, source: Any, destination: Any) -> Any:
-    return mnp.transpose(a, _order(a.ndim, np.moveaxis, source, destination))
+    sources = normalize_axis_tuple(source, a.ndim, "source")
+    places = normalize_axis_tuple(destination, a.ndim, "destination")
+    if len(sources) != len(places):
+        msg = "`source` and `destination` arguments must have the same number of elements"
+        raise ValueError(msg)
+    axes = [axis for axis in range(a.ndim) if axis not in sources]
+    for place, axis in sorted(zip(places, sources, strict=True)):
+        axes.insert(place, axis)
+    return mnp.transpose(a, tuple(axes))
 
 
 @implements(np.swapaxes)
 def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
-    return mnp.transpose(a, _order(a.ndim, np.swapaxes, axis1, axis2))
+    first, second = normalize_axis_index(axis1, a.ndim), normalize_axis_index(axis2, a.ndim)
+    axes = list(range(a.ndim))
+    axes[first], axes[second] = second, first
+    return mnp.transpose(a, tuple(axes))
 
 
 @implements(np.rollaxis)
 def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
-    return mnp.transpose(a, _order(a.ndim, np.rollaxis, axis, start))
-
-
-def _order(ndim: int, function: Any, *args: Any) -> tuple[int, ...]:
-    """Where the axes go, by NumPy's own function on an array whose lengths are the numbers of its axes."""
-    return function(np.broadcast_to(0, range(ndim)), *args).shape  # type: ignore[no-any-return]
+    axis = normalize_axis_index(axis, a.ndim)
+    start = normalize_axis_index(start, a.ndim + 1)
+    return moveaxis(a, axis, start - 1 if axis < start else start)
 
 
 @implements(np.matrix_transpose, np.linalg.matrix_transpose)
@@ -196,17 +205,26 @@ def broadcast_arrays(*arrays: Any) -> tuple[Any, ...]:
     return tuple(a if np.shape(a) == shape else mnp.broadcast_to(a, shape) for a in arrays)
 
 
-def _atleast(function: Any) -> None:
-    @implements(function)
-    def atleast(*arrays: Any) -> Any:
-        # NumPy's own function says which shape: 3-d, for one, puts axes on both sides.
-        results = tuple(mnp.reshape(a, function(np.broadcast_to(0, np.shape(a))).shape) for a in arrays)
-        return results[0] if len(results) == 1 else results
+def _at_least(arrays: tuple[Any, ...], ndim: int, shape_of: Callable[[Any], tuple[int, ...]]) -> Any:
+    results = tuple(a if a.ndim >= ndim else mnp.reshape(a, shape_of(a.shape)) for a in map(as_array, arrays))
+    return results[0] if len(results) == 1 else results
 
 
-_atleast(np.atleast_1d)
-_atleast(np.atleast_2d)
-_atleast(np.atleast_3d)
+@implements(np.atleast_1d)
+def atleast_1d(*arrays: Any) -> Any:
+    return _at_least(arrays, 1, lambda _: (1,))
+
+
+@implements(np.atleast_2d)
+def atleast_2d(*arrays: Any) -> Any:
+    return _at_least(arrays, 2, lambda shape: (1, *shape) if shape else (1, 1))
+
+
+@implements(np.atleast_3d)
+def atleast_3d(*arrays: Any) -> Any:
+    return _at_least(
+        arrays, 3, lambda shape: (*shape, 1) if len(shape) == 2 else (1, *shape, 1) if shape else (1, 1, 1)
+    )
 
 
 # --- the same values -------------------------------------------------------------------------------------------------
@@ -316,18 +334,18 @@ def _stack(op: Any, g: Any) -> list[Any]:
 
 @implements(np.vstack)
 def vstack(tup: Sequence[Any], *, dtype: Any = None, casting: Any = "same_kind") -> Any:
-    return mnp.concatenate([mnp.atleast_2d(a) for a in tup], 0, dtype=dtype, casting=casting)
+    return mnp.concatenate([atleast_2d(a) for a in tup], 0, dtype=dtype, casting=casting)
 
 
 @implements(np.hstack)
 def hstack(tup: Sequence[Any], *, dtype: Any = None, casting: Any = "same_kind") -> Any:
-    arrays = [mnp.atleast_1d(a) for a in tup]
+    arrays = [atleast_1d(a) for a in tup]
     return mnp.concatenate(arrays, 0 if arrays and arrays[0].ndim == 1 else 1, dtype=dtype, casting=casting)
 
 
 @implements(np.dstack)
 def dstack(tup: Sequence[Any]) -> Any:
-    return mnp.concatenate([mnp.atleast_3d(a) for a in tup], 2)
+    return mnp.concatenate([atleast_3d(a) for a in tup], 2)
 
 
 @implements(np.column_stack)
