@@ -51,13 +51,15 @@ Array one_of(const Array& x) { return scalar(x.dtype(), 1.0); }
 
 // Registrars end in an underscore: without it, the next lambda's cos(x) would find the variable.
 
-static const Elementwise add_{"add", unchanged, unchanged};
-static const Elementwise subtract_{"subtract", unchanged, [](auto g, auto, auto, auto) { return -g; }};
+static const Elementwise add_{"add", [](auto g, auto, auto, auto) { return g; },
+                              [](auto g, auto, auto, auto) { return g; }};
+static const Elementwise subtract_{"subtract", [](auto g, auto, auto, auto) { return g; },
+                                   [](auto g, auto, auto, auto) { return -g; }};
 static const Elementwise multiply_{"multiply", [](auto g, auto, auto y, auto) { return g * y; },
                                    [](auto g, auto x, auto, auto) { return g * x; }};
 static const Elementwise divide_{"divide", [](auto g, auto, auto y, auto) { return g / y; },
                                  [](auto g, auto, auto y, auto out) { return -g * out / y; }};
-static const Elementwise positive_{"positive", unchanged};
+static const Elementwise positive_{"positive", [](auto g, auto, auto) { return g; }};
 static const Elementwise negative_{"negative", [](auto g, auto, auto) { return -g; }};
 static const Elementwise reciprocal_{"reciprocal", [](auto g, auto, auto out) { return -g * out * out; }};
 

@@ -11,10 +11,6 @@
 namespace mixgrad {
 inline namespace [[gnu::visibility("hidden")]] v1 {
 
-/// In place of a lambda: the gradient is g itself, without a copy.
-struct Unchanged {};
-inline constexpr Unchanged unchanged;
-
 namespace detail {
 
 /// Operands of a loop with the most inputs: g, inputs, out, result.
@@ -75,8 +71,9 @@ template <class F, std::size_t N, std::size_t... I>
 struct Expression<F, N, std::index_sequence<I...>> {
   static constexpr std::size_t result = N + 2;
 
+  static Probe probe() { return Probe(F{}(Probe::of(std::uint32_t{1} << I, Probe::operand)...)); }
   /// The operands that the expression reads, as bits.
-  static std::uint32_t reads() { return Probe(F{}(Probe::of(std::uint32_t{1} << I)...)).reads; }
+  static std::uint32_t reads() { return probe().reads; }
 
   template <class T>
   [[gnu::noinline]] static void contiguous(char* const* operands, std::int64_t n) noexcept {
@@ -127,10 +124,7 @@ mixgrad_status compose_one_of(mixgrad_call* handle, std::index_sequence<I...>) n
     const auto wanted = static_cast<std::size_t>(table->call_argument(handle));
     Array result;
     const auto compute = [&]<class One>(std::type_identity<One>) {
-      if constexpr (std::is_same_v<One, Unchanged>)
-        result = arguments[0];
-      else if constexpr (!std::is_same_v<One, std::nullptr_t>)
-        result = Expression<One, n>::compose(arguments);
+      if constexpr (!std::is_same_v<One, std::nullptr_t>) result = Expression<One, n>::compose(arguments);
     };
     ((wanted == I ? compute(std::type_identity<F>()) : void()), ...);
     return table->call_return(handle, static_cast<std::int32_t>(wanted), result.handle());
@@ -156,7 +150,7 @@ struct Name {
 }  // namespace detail
 
 /// The native gradient of an element-wise op, one lambda per input, called with (g, inputs..., out); nullptr where the
-/// gradient is zero, `unchanged` where it is g. A static object registers itself:
+/// gradient is zero. A static object registers itself:
 ///
 ///     static const Elementwise multiply_{"multiply", [](auto g, auto, auto y, auto) { return g * y; },
 ///                                                    [](auto g, auto x, auto, auto) { return g * x; }};
@@ -193,10 +187,11 @@ class Elementwise {
   void fill(std::size_t i) noexcept {
     if constexpr (std::is_same_v<F, std::nullptr_t>) {
       node_.trivial[i] = MIXGRAD_TRIVIAL_ZERO;
-    } else if constexpr (std::is_same_v<F, Unchanged>) {
-      node_.trivial[i] = MIXGRAD_TRIVIAL_UPSTREAM;
     } else {
       using detail::Expression;
+      // g as it is: the core hands it on without a copy.
+      const Probe probe = Expression<F, N>::probe();
+      if (probe.form == Probe::operand && probe.reads == 1) node_.trivial[i] = MIXGRAD_TRIVIAL_UPSTREAM;
       node_.loops[i][0] = &Expression<F, N>::template loop<float>;
       node_.loops[i][1] = &Expression<F, N>::template loop<double>;
       if constexpr (WithComplex) {

@@ -305,23 +305,28 @@ class Scalar<Complex<T>> {
 
 /// Stands for a number while it is found out which operands an expression reads.
 struct Probe {
+  enum Form : std::uint8_t { other, operand, product };
   std::uint32_t reads = 0;
+  Form form = other;  ///< nothing but an operand, or the product of two
 
   constexpr Probe() noexcept = default;
-  static constexpr Probe of(std::uint32_t bits) noexcept {
-    Probe probe;
-    probe.reads = bits;
-    return probe;
-  }
   template <Number N>
   constexpr Probe(const N&) noexcept {}
+  static constexpr Probe of(std::uint32_t bits, Form form) noexcept {
+    Probe probe;
+    probe.reads = bits;
+    probe.form = form;
+    return probe;
+  }
 
-  friend constexpr Probe join(Probe x, Probe y) noexcept { return of(x.reads | y.reads); }
+  friend constexpr Probe join(Probe x, Probe y) noexcept { return of(x.reads | y.reads, other); }
+  friend constexpr Probe operator*(Probe x, Probe y) noexcept {
+    return of(x.reads | y.reads, x.form == operand && y.form == operand ? product : other);
+  }
 #define MIXGRAD_BINARY(name) \
   friend constexpr Probe name(Probe x, Probe y) noexcept { return join(x, y); }
   MIXGRAD_BINARY(operator+)
   MIXGRAD_BINARY(operator-)
-  MIXGRAD_BINARY(operator*)
   MIXGRAD_BINARY(operator/)
   MIXGRAD_BINARY(operator<)
   MIXGRAD_BINARY(operator<=)
@@ -332,16 +337,16 @@ struct Probe {
   MIXGRAD_BINARY(operator&)
   MIXGRAD_BINARY(operator|)
 #undef MIXGRAD_BINARY
-  friend constexpr Probe operator-(Probe x) noexcept { return x; }
+  friend constexpr Probe operator-(Probe x) noexcept { return join(x, x); }
   friend constexpr Probe operator+(Probe x) noexcept { return x; }
-  friend constexpr Probe operator!(Probe x) noexcept { return x; }
+  friend constexpr Probe operator!(Probe x) noexcept { return join(x, x); }
   constexpr Probe& operator+=(Probe y) noexcept { return *this = join(*this, y); }
   constexpr Probe& operator-=(Probe y) noexcept { return *this = join(*this, y); }
-  constexpr Probe& operator*=(Probe y) noexcept { return *this = join(*this, y); }
+  constexpr Probe& operator*=(Probe y) noexcept { return *this = *this * y; }
   constexpr Probe& operator/=(Probe y) noexcept { return *this = join(*this, y); }
   friend constexpr Probe where(Probe c, Probe x, Probe y) noexcept { return join(c, join(x, y)); }
 #define MIXGRAD_UNARY(name) \
-  friend constexpr Probe name(Probe x) noexcept { return x; }
+  friend constexpr Probe name(Probe x) noexcept { return join(x, x); }
   MIXGRAD_UNARY(abs)
   MIXGRAD_UNARY(exp)
   MIXGRAD_UNARY(exp2)
