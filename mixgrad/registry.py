@@ -583,10 +583,16 @@ def register_gradient(
     Examples
     --------
     >>> import mixgrad
-    >>> @mixgrad.register_gradient("mul", replace=True)
-    ... def mul(op, g):
+    >>> @mixgrad.register_op("product_example", broadcasts=True)
+    ... def product(x, y):
+    ...     return x * y
+    >>> @mixgrad.register_gradient("product_example")
+    ... def product_gradient(op, g):
     ...     x, y = op.inputs
     ...     return g * y, g * x
+    >>> [float(g) for g in mixgrad.grad(product, (0, 1))(2.0, 5.0)]
+    [5.0, 2.0]
+    >>> mixgrad.unregister("product_example")
     """
     return cast("Callable[[Function], Function]", registry[name].gradient(
         argument=argument, differentiable=differentiable, when=when, replace=replace
@@ -624,6 +630,7 @@ def unregister(
 
 _overrides: contextvars.ContextVar[tuple[Any, ...] | None] = contextvars.ContextVar("mixgrad_overrides", default=None)
 _core.set_override_variable(_overrides)
+_core.set_package_folder(os.path.dirname(__file__) + os.sep)  # noqa: PTH120  pathlib costs at import
 
 
 @contextlib.contextmanager

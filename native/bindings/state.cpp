@@ -64,6 +64,7 @@ std::string get_mutation_check() {
 }  // namespace
 
 void bind_state(py::module_& module) {
+  module.def("set_package_folder", &core::Location::set_package_folder, py::arg("folder"));
   module.def("value", &value, py::arg("array"), "The value as a read-only ndarray.");
   module.def("constant", &constant, py::arg("source"), "An Array of the same value that is on no tape.");
   module.def("is_recorded", &is_recorded, py::arg("source"), "Whether an op on it would be recorded.");

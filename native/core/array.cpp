@@ -55,9 +55,15 @@ PyObject* unary(OperatorOp& op, PyObject* self) noexcept {
   });
 }
 
+/// As an ndarray takes it: lists too.
+ValueRef operand(PyObject* object) {
+  if (PyList_CheckExact(object) || PyTuple_CheckExact(object)) return to_value(object, "an operand");
+  return to_value_or_null(object);
+}
+
 PyObject* binary(OperatorOp& op, PyObject* left, PyObject* right) noexcept {
   return guarded<PyObject*>(nullptr, [&] {
-    ValueRef inputs[] = {to_value_or_null(left), to_value_or_null(right)};
+    ValueRef inputs[] = {operand(left), operand(right)};
     if (!inputs[0] || !inputs[1]) return Py_NewRef(Py_NotImplemented);
     return run_op(op.get(), inputs);
   });

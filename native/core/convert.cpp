@@ -61,6 +61,14 @@ ValueRef from_ndarray(PyArrayObject* array) {
 
 }  // namespace
 
+bool holds_array(PyObject* object, int depth) noexcept {
+  if (is_array(object)) return true;
+  if (depth > 4 || !(PyTuple_CheckExact(object) || PyList_CheckExact(object))) return false;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i)
+    if (holds_array(PySequence_Fast_GET_ITEM(object, i), depth + 1)) return true;
+  return false;
+}
+
 Dtype dtype_of(PyArray_Descr* descr) noexcept {
   const int type = descr->type_num;
   if ((type >= NPY_BOOL && type <= NPY_DOUBLE) || type == NPY_CFLOAT || type == NPY_CDOUBLE) return static_cast<Dtype>(type);
@@ -110,11 +118,9 @@ ValueRef to_value_or_null(PyObject* object) {
 ValueRef to_value(PyObject* object, const char* what) {
   if (ValueRef value = to_value_or_null(object)) return value;
   if (PyList_Check(object) || PyTuple_Check(object)) {
-    const Py_ssize_t n = PySequence_Fast_GET_SIZE(object);
-    for (Py_ssize_t i = 0; i < n; ++i)
-      if (is_array(PySequence_Fast_GET_ITEM(object, i)))
-        raise_error("UnsupportedError",
-                    "%s is a list that holds an Array; join them first with mixgrad.numpy.stack or mixgrad.numpy.array", what);
+    if (holds_array(object))
+      raise_error("UnsupportedError",
+                  "%s is a list that holds an Array; join them first with mixgrad.numpy.stack or mixgrad.numpy.array", what);
     const Ref array = Ref::steal(PyArray_FROM_O(object));
     return from_ndarray(reinterpret_cast<PyArrayObject*>(array.get()));
   }

@@ -18,6 +18,9 @@ ValueRef result_to_value(PyObject* object);
 
 /// A view as ndarray whose base keeps the memory alive.
 Ref to_ndarray(const ValueRef& value, bool writeable = false);
+/// Whether the object is an Array, or a (nested) list or tuple that holds one.
+bool holds_array(PyObject* object, int depth = 0) noexcept;
+
 /// What users get: an ndarray, or a NumPy scalar for no dimensions.
 Ref to_plain(const ValueRef& value);
 /// The value as an ndarray or NumPy scalar that is writable and shares memory with nothing.

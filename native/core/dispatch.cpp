@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "array.h"
 #include "convert.h"
@@ -602,13 +603,13 @@ namespace {
 
 // What a loop reads for an operand that was not saved: a nan, so that reading it shows.
 View not_saved_view(Dtype dtype) noexcept {
-  static const ValueRef* const blocks = [] {
-    auto* made = new ValueRef[4];
-    const Dtype dtypes[] = {Dtype::float32, Dtype::float64, Dtype::complex64, Dtype::complex128};
-    for (int i = 0; i < 4; ++i) made[i] = make_scalar(dtypes[i], NPY_NAN, NPY_NAN);
-    return made;
-  }();
-  return blocks[dtype_index(dtype)]->view();
+  static constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+  alignas(16) static const float single[2] = {nan, nan};
+  alignas(16) static const double both[2] = {nan, nan};
+  const bool narrow = dtype == Dtype::float32 || dtype == Dtype::complex64;
+  const void* block = narrow ? static_cast<const void*>(single) : both;
+  // Loops only read their inputs.
+  return {static_cast<char*>(const_cast<void*>(block)), dtype, 0, nullptr, nullptr};
 }
 
 void run_fused(Call& call, const mixgrad_registration& native) {

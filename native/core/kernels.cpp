@@ -192,13 +192,15 @@ int elementwise(const Loop& loop, std::span<const View> inputs, const View& out)
     if (n == 0) return 0;
     for (std::size_t i = 0; i < n_inputs; ++i) {
       pointers[i] = inputs[i].data;
-      strides[i] = inputs[i].ndim == 0 || inputs[i].shape[0] == 1 ? 0 : inputs[i].strides[0];
+      // The strides that NumPy itself would give: a loop may take another path, to another last bit, for others.
+      if (inputs[i].ndim == 0)
+        strides[i] = out.ndim == 0 ? static_cast<std::int64_t>(item_size(inputs[i].dtype)) : 0;
+      else
+        strides[i] = inputs[i].shape[0] == n ? inputs[i].strides[0] : 0;
     }
     pointers[n_inputs] = out.data;
-    strides[n_inputs] = out.ndim ? out.strides[0] : 0;
+    strides[n_inputs] = out.ndim ? out.strides[0] : static_cast<std::int64_t>(item_size(out.dtype));
     if (n < kReleaseGil) [[likely]] {
-      // One element: NumPy's loops take stride 0 of the result for a reduction.
-      if (n == 1) strides[n_inputs] = static_cast<std::int64_t>(item_size(out.dtype));
       loop.function(pointers, &n, strides, loop.data);
       const int flags = floating_point_flags();
       if (flags) [[unlikely]] clear_floating_point_flags();

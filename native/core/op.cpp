@@ -30,18 +30,6 @@ struct Bound {
   Ref sequence;
 };
 
-bool holds_array(PyObject* object) noexcept {
-  if (is_array(object)) return true;
-  if (PyTuple_CheckExact(object)) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i)
-      if (is_array(PyTuple_GET_ITEM(object, i))) return true;
-  } else if (PyList_CheckExact(object)) {
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); ++i)
-      if (is_array(PyList_GET_ITEM(object, i))) return true;
-  }
-  return false;
-}
-
 [[noreturn]] void refuse_keyword(const Op& op, PyObject* name) {
   const char* text = PyUnicode_AsUTF8(name);
   if (!text) throw PythonError();
@@ -125,9 +113,9 @@ void bind(const Op& op, PyObject* const* args, std::size_t n_args, PyObject* kwn
   bound.attributes = std::move(attributes);
 }
 
-bool any_array(const Op& op, PyObject* const* args, std::size_t n) noexcept {
+bool any_array(PyObject* const* args, std::size_t n) noexcept {
   for (std::size_t i = 0; i < n; ++i)
-    if (is_array(args[i]) || (op.variadic && holds_array(args[i]))) return true;
+    if (holds_array(args[i])) return true;
   return false;
 }
 
@@ -138,7 +126,7 @@ PyObject* op_call(PyObject* self, PyObject* const* args, std::size_t nargsf, PyO
     const std::size_t n_all = n_args + static_cast<std::size_t>(kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
     const Implementation& python = op.of(What::forward, Language::python);
     // On plain arrays everything is NumPy.
-    if (python.present && !any_array(op, args, n_all)) {
+    if (python.present && !any_array(args, n_all)) {
       const Ref callable = python.whole;
       return PyObject_Vectorcall(callable.get(), args, nargsf, kwnames);
     }

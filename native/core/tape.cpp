@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <mutex>
+#include <string_view>
 #include <unordered_map>
 
 namespace mixgrad::core {
@@ -129,6 +130,7 @@ Entry& Tape::push(Mask windows, std::uint32_t n_outputs, std::uint32_t n_inputs)
     entry.n_inputs = 0;
     entry.n_outputs = 1;
     entry.lead = i;
+    entry.watcher = -1;
     entry.saved = 0;
     if (!first) first = &entry;
     ++chunk->live;
@@ -271,7 +273,69 @@ struct InterpreterFrame {
 #endif
 }  // namespace
 
+namespace {
+
+std::string package_folder;
+
+/// Whether the code is the package's own: then the line that a user wants to read is further up.
+bool is_own(PyObject* code) noexcept {
+  PyObject* file = reinterpret_cast<PyCodeObject*>(code)->co_filename;
+  // Code of one file shares the name object: mostly the comparison is with the last one.
+  static PyObject* last_of_user = nullptr;
+  if (file == last_of_user || package_folder.empty()) return false;
+  Py_ssize_t length = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(file, &length);
+  if (!text) {
+    PyErr_Clear();
+    return false;
+  }
+  if (std::string_view(text, static_cast<std::size_t>(length)).starts_with(package_folder)) return true;
+  Py_XSETREF(last_of_user, Py_NewRef(file));
+  return false;
+}
+
+Location innermost() noexcept;
+
+/// The nearest frame outside the package; empty when there is none.
+Location outside_package() noexcept {
+  Location found;
+  PyFrameObject* frame = PyEval_GetFrame();
+  Py_XINCREF(frame);
+  while (frame) {
+    PyObject* code = reinterpret_cast<PyObject*>(PyFrame_GetCode(frame));
+    if (!is_own(code)) {
+#if PY_VERSION_HEX < 0x030b0000
+      found = {code, frame->f_lasti * static_cast<int>(sizeof(_Py_CODEUNIT))};
+#else
+      found = {code, PyFrame_GetLasti(frame)};
+#endif
+      Py_DECREF(frame);
+      return found;
+    }
+    Py_DECREF(code);
+    PyFrameObject* back = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = back;
+  }
+  return found;
+}
+
+}  // namespace
+
+void Location::set_package_folder(const std::string& folder) { package_folder = folder; }
+
 Location Location::here() noexcept {
+  const Location location = innermost();
+  if (!location.code || !is_own(location.code)) return location;
+  const Location outside = outside_package();
+  if (!outside.code) return location;
+  Py_DECREF(location.code);
+  return outside;
+}
+
+namespace {
+
+Location innermost() noexcept {
 #if PY_VERSION_HEX < 0x030b0000
   PyFrameObject* frame = PyEval_GetFrame();
   if (!frame) return {};
@@ -303,5 +367,7 @@ Location Location::here() noexcept {
   return {reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)), PyFrame_GetLasti(frame)};
 #endif
 }
+
+}  // namespace
 
 }  // namespace mixgrad::core

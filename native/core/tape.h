@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "python.h"
@@ -23,6 +24,8 @@ struct Location {
   PyObject* code = nullptr;
   int offset = 0;
   static Location here() noexcept;
+  /// Frames of files in this folder are the package's own, and passed over.
+  static void set_package_folder(const std::string& folder);
 };
 
 /// One recorded operation. An op with several outputs takes as many consecutive positions: the first holds the operation,
@@ -39,6 +42,7 @@ struct Entry {
   std::uint32_t n_inputs;
   std::uint32_t n_outputs;
   std::uint32_t lead;         ///< of a further output: how many positions before it the operation lies
+  std::int16_t watcher;       ///< of an identity: the bit of the window whose source it is
   std::uint32_t saved;        ///< bits of the inputs whose data is kept (bit 30: all from 30 on); bit 31: the outputs'
 };
 

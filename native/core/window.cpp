@@ -225,6 +225,7 @@ PyObject* window_watch(PyObject* self, PyObject* source) {
     value->tape = tape.id();
     value->retain();
     entry.output = value.get();
+    entry.watcher = static_cast<std::int16_t>(window.bit);
     return make_array(std::move(value));
   });
 }
@@ -399,7 +400,7 @@ PyObject* window_external_inputs(PyObject* self, PyObject*) {
     for (Position p = window.start; p < end_of(window); ++p) {
       const Entry* entry = window.tape->at(p);
       // A watched source is given by the caller, not found by the function.
-      if (!entry || !(entry->windows & own) || !entry->op) continue;
+      if (!entry || !(entry->windows & own) || entry->watcher == window.bit) continue;
       for (std::uint32_t i = 0; i < entry->n_inputs; ++i) {
         Value* input = entry->inputs[i];
         if (input->position < 0 || input->position >= window.start || input->tape != window.tape->id() || !input->buffer) continue;

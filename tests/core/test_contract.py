@@ -352,3 +352,15 @@ def test_an_index_changed_after_recording():
         y = x[index].sum()
     index[:] = 3
     np.testing.assert_array_equal(tape.gradient(y, x), [1, 1, 0, 0])
+
+
+def test_a_list_of_arrays_is_never_a_silent_zero():
+    x = np.array([1.0, 2.0])
+    np.testing.assert_array_equal(mixgrad.grad(lambda x: mnp.sum(mnp.stack([x[0], x[1]])))(x), [1.0, 1.0])
+    for f in (lambda x: mnp.exp([x[0], x[1]]), lambda x: mnp.sum([[x[0]], [x[1]]]), lambda x: x + [x[0], 1.0]):
+        with pytest.raises(UnsupportedError, match="stack"):
+            mixgrad.grad(f)(x)
+
+
+def test_a_list_beside_an_array_is_an_operand():
+    np.testing.assert_array_equal(mixgrad.grad(lambda x: ([3.0, 4.0] * x + [1.0, 2.0]).sum())(np.ones(2)), [3.0, 4.0])

@@ -7,6 +7,7 @@ import resource
 import sys
 import threading
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,13 +16,12 @@ import mixgrad
 import mixgrad.numpy as mnp
 
 # The sanitizers' allocator keeps freed blocks, and everything takes ten times as long.
-UNDER_SANITIZERS = "libasan" in open("/proc/self/maps").read() if sys.platform == "linux" else False  # noqa: SIM115
+UNDER_SANITIZERS = sys.platform == "linux" and "libasan" in Path("/proc/self/maps").read_text()
 STEPS = 2_000 if UNDER_SANITIZERS else 100_000
 
 
 def resident_kib():
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * resource.getpagesize() // 1024
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // 1024
 
 
 @pytest.fixture
