@@ -180,11 +180,13 @@ def test_gradients_read_only_what_the_op_saves(op: Op) -> None:
     for language in ("python", "native"):
         for sample in samples(op):
             f, arrays = sample_call(op, sample)
-            copies = [array.copy() for array in arrays]
+            copies = [array.copy("K") if isinstance(array, np.ndarray) else array for array in arrays]
             with mixgrad.prefer(language), np.errstate(all="ignore"):
                 want, got = (gradients_of(f, leaves, poison) for leaves, poison in ((arrays, False), (copies, True)))
             for one, other in zip(want, got, strict=True):
-                np.testing.assert_array_equal(one, other, err_msg=repr(sample))
+                # Vector loops may round in another way where memory is aligned in another way.
+                rtol = 16 * np.finfo(np.asarray(one).dtype).eps
+                np.testing.assert_allclose(other, one, rtol=rtol, atol=rtol, err_msg=repr(sample))
 
 
 def gradients_of(f: Any, arrays: list[Any], poison: bool) -> list[Any]:
