@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Tape"]
 
+# Bound once: `plain` runs in every call of every transform.
+Array = _core.Array
+is_recorded = _core.is_recorded
+numbers_of = _core.value
+
 T = TypeVar("T")
 Unconnected = Literal["zero", "none", "error"]
 
@@ -316,7 +321,7 @@ def _stack(rows: list[Any], leading: tuple[int, ...], source: _core.Array) -> An
 
 def plain(value: Any) -> Any:
     """What the user gets of an Array: itself while a tape records it, else an ndarray of its own or a NumPy scalar."""
-    if type(value) is not _core.Array or _core.is_recorded(value):
+    if type(value) is not Array or is_recorded(value):
         return value
-    array = _core.value(value)
+    array = numbers_of(value)
     return array.copy() if array.ndim else array[()]
