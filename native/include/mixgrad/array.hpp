@@ -555,7 +555,6 @@ MIXGRAD_BINARY(arctan2, "arctan2")
 MIXGRAD_BINARY(hypot, "hypot")
 MIXGRAD_BINARY(logaddexp, "logaddexp")
 MIXGRAD_BINARY(logaddexp2, "logaddexp2")
-MIXGRAD_BINARY(matmul, "matmul")
 MIXGRAD_UNARY(absolute, "absolute")
 MIXGRAD_UNARY(abs, "absolute")
 MIXGRAD_UNARY(sign, "sign")
@@ -791,6 +790,21 @@ inline std::vector<Array> split(const Array& x, const Shape& places, std::int64_
   static constinit detail::NamedOp run{"split"};
   const Attribute attributes[] = {{"indices_or_sections", places}, {"axis", axis}};
   return run.several({&x, 1}, attributes, places.size() + 1);
+}
+
+// --- products
+// ---------------------------------------------------------------------------------------------------------
+
+/// NumPy's matmul.
+inline Array matmul(const Array& x, const Array& y) {
+  if (!x.empty() && !y.empty() && !x.is_recorded() && !y.is_recorded()) {
+    mixgrad_array* out = nullptr;
+    const mixgrad_status status = api()->kernel_matmul(x.handle(), y.handle(), &out);
+    if (status == MIXGRAD_OK) return Array::own(out);
+    if (status == MIXGRAD_ERROR) detail::fail();
+  }
+  static constinit detail::NamedOp run{"matmul"};
+  return run(x, y);
 }
 
 // --- reductions -----------------------------------------------------------------------------------------------------
