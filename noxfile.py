@@ -66,7 +66,7 @@ def sanitize(session: nox.Session) -> None:
     install(
         session,
         "test",
-        options=("cmake.build-type=RelWithDebInfo", "cmake.define.MIXGRAD_SANITIZE=ON"),
+        options=("cmake.build-type=Debug", "cmake.define.MIXGRAD_SANITIZE=ON"),
     )
     shutil.copy(ROOT / ".ci" / "sanitizer_preload.py", site / "_sanitizer_preload.py")
     preload.write_text("import _sanitizer_preload\n")
