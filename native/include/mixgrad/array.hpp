@@ -113,6 +113,39 @@ constexpr bool is_real(Dtype d) noexcept { return d == Dtype::float32 || d == Dt
 constexpr bool is_complex(Dtype d) noexcept { return d == Dtype::complex64 || d == Dtype::complex128; }
 constexpr bool is_differentiable(Dtype d) noexcept { return is_real(d) || is_complex(d); }
 
+/// As NumPy writes it.
+constexpr const char* name(Dtype dtype) noexcept {
+  switch (dtype) {
+    case Dtype::boolean:
+      return "bool";
+    case Dtype::int8:
+      return "int8";
+    case Dtype::uint8:
+      return "uint8";
+    case Dtype::int16:
+      return "int16";
+    case Dtype::uint16:
+      return "uint16";
+    case Dtype::int32:
+      return "int32";
+    case Dtype::uint32:
+      return "uint32";
+    case Dtype::int64:
+      return "int64";
+    case Dtype::uint64:
+      return "uint64";
+    case Dtype::float32:
+      return "float32";
+    case Dtype::float64:
+      return "float64";
+    case Dtype::complex64:
+      return "complex64";
+    case Dtype::complex128:
+      return "complex128";
+  }
+  return "of unknown kind";
+}
+
 namespace detail {
 template <class T>
 consteval Dtype dtype_of() {
@@ -379,9 +412,8 @@ class Array {
   mixgrad_view typed(Dtype wanted) const {
     const mixgrad_view v = view();
     if (static_cast<Dtype>(v.dtype) != wanted) [[unlikely]]
-      detail::fail(MIXGRAD_ERROR_TYPE, "the elements of an Array of dtype number " + std::to_string(v.dtype) +
-                                           " were asked for as dtype number " +
-                                           std::to_string(static_cast<std::int32_t>(wanted)));
+      detail::fail(MIXGRAD_ERROR_TYPE, std::string("the elements of an Array of dtype ") +
+                                           name(static_cast<Dtype>(v.dtype)) + " were asked for as " + name(wanted));
     return v;
   }
   mixgrad_view contiguous(Dtype wanted) const {
