@@ -25,6 +25,26 @@ Array sum_to(const Array& x, std::span<const std::int64_t> shape) {
   return axes == 0 ? x : reshape(sum(x, {.axis = Axis::of_bits(axes)}), Shape(shape));
 }
 
+/// The matrix product of arrays that have axes, of one dtype.
+Array product(const Array& x, const Array& y) {
+  const bool row = x.ndim() == 1, column = y.ndim() == 1;
+  if (!row && !column) return kernel::matmul(x, y);
+  const Array product = kernel::matmul(row ? as_row(x) : x, column ? as_column(y) : y);
+  Shape shape(product.shape());
+  if (column) shape.erase(shape.size() - 1);
+  if (row) shape.erase(shape.size() - (column ? 1 : 2));
+  return detail::view_of(product, shape, detail::contiguous_strides(shape, item_size(product.dtype())));
+}
+
+/// Real, and without gaps: there np.dot and np.matmul agree to the bit.
+bool dot_is_matmul(const Array& x) {
+  const mixgrad_view v = x.view();
+  const auto dtype = static_cast<Dtype>(v.dtype);
+  if (!is_real(dtype) || v.ndim == 0 || v.ndim > 2) return false;
+  return v.contiguous ||
+         (v.ndim == 2 && v.strides[0] == item_size(dtype) && v.strides[1] == v.shape[0] * item_size(dtype));
+}
+
 Array flipped(const Array& x) { return swapaxes(x, -1, -2); }
 
 Array left_gradient(const Call& op, const Array& g) {
@@ -53,21 +73,19 @@ Array right_gradient(const Call& op, const Array& g) {
 
 MIXGRAD_REGISTER_FORWARD(matmul) {
   const Array x = op.input(0), y = op.input(1);
-  const mixgrad_view a = x.view(), b = y.view();
-  if (a.ndim == 0 || b.ndim == 0 || a.dtype != b.dtype || !is_differentiable(static_cast<Dtype>(a.dtype)))
-    return decline;
-  const bool row = a.ndim == 1, column = b.ndim == 1;
-  if (!row && !column) return kernel::matmul(x, y);
-  const Array product = kernel::matmul(row ? as_row(x) : x, column ? as_column(y) : y);
-  Shape shape(product.shape());
-  if (column) shape.erase(shape.size() - 1);
-  if (row) shape.erase(shape.size() - (column ? 1 : 2));
-  return detail::view_of(product, shape, detail::contiguous_strides(shape, item_size(product.dtype())));
+  if (x.ndim() == 0 || y.ndim() == 0) return decline;
+  return product(x, y);
 }
 
 MIXGRAD_REGISTER_GRADIENT(matmul) {
   return {op.needs_gradient(0) ? left_gradient(op, g) : Array(),
           op.needs_gradient(1) ? right_gradient(op, g) : Array()};
+}
+
+MIXGRAD_REGISTER_FORWARD(dot) {
+  const Array x = op.input(0), y = op.input(1);
+  if (!dot_is_matmul(x) || !dot_is_matmul(y)) return decline;
+  return product(x, y);
 }
 
 // Up to matrices, np.dot is the same product.
