@@ -2,7 +2,7 @@
 //
 // Element-wise gradients, one expression per input. The forwards are NumPy's own loops, which the core calls; `where`
 // has none and is here.
-#include "rows.h"
+#include "runs.h"
 #include "vector_math.h"
 
 namespace mixgrad {

@@ -2,6 +2,7 @@
 //
 // Ops of neural networks. Real dtypes; a complex call is Python's.
 #include "mixgrad/mixgrad.hpp"
+#include "vector_math.h"
 
 namespace mixgrad {
 namespace {
@@ -30,17 +31,48 @@ struct Rows {
   std::int64_t classes, count;
 };
 
-template <class T>
-T largest(const T* row, std::int64_t n) noexcept {
-  T top = row[0];
-  for (std::int64_t i = 1; i < n; ++i) top = row[i] > top || row[i] != row[i] ? row[i] : top;
-  return top;
+/// Combines n > 0 numbers, in four chains that do not wait for each other.
+template <class T, class F>
+T combine(const T* from, std::int64_t n, F f) noexcept {
+  if (n < 8) {
+    T all = from[0];
+    for (std::int64_t i = 1; i < n; ++i) all = f(all, from[i]);
+    return all;
+  }
+  T part[4] = {from[0], from[1], from[2], from[3]};
+  std::int64_t i = 4;
+  for (; i + 4 <= n; i += 4)
+    for (std::int64_t k = 0; k < 4; ++k) part[k] = f(part[k], from[i + k]);
+  for (; i < n; ++i) part[0] = f(part[0], from[i]);
+  return f(f(part[0], part[1]), f(part[2], part[3]));
 }
 
+/// A nan may be passed over here: the sum of the exponentials meets it again.
 template <class T>
-T sum_of_exp(const T* row, std::int64_t n, T top) noexcept {
+T largest(const T* row, std::int64_t n) noexcept {
+  return combine(row, n, [](T a, T b) { return b > a ? b : a; });
+}
+
+/// The sum of exp(row - top), whose terms are kept where `terms` is given. In blocks, which lose fewer digits.
+template <class T>
+T sum_of_exp(const T* row, std::int64_t n, T top, T* terms = nullptr) noexcept {
+  constexpr std::int64_t size = 128;
+  T own[size], sum = 0;
+  for (std::int64_t done = 0; done < n; done += size) {
+    const std::int64_t m = n - done < size ? n - done : size;
+    T* block = terms ? terms + done : own;
+    for (std::int64_t i = 0; i < m; ++i) block[i] = detail::math::exp(row[done + i] - top);
+    sum += combine(block, m, [](T a, T b) { return a + b; });
+  }
+  return sum;
+}
+
+/// The sum of a row, in blocks too.
+template <class T>
+T sum_of(const T* row, std::int64_t n) noexcept {
   T sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += detail::math::exp(row[i] - top);
+  for (std::int64_t done = 0; done < n; done += 128)
+    sum += combine(row + done, n - done < 128 ? n - done : 128, [](T a, T b) { return a + b; });
   return sum;
 }
 
@@ -50,6 +82,44 @@ void each_row(const Rows& rows, Body body) {
   parallel_for(rows.count, 1 + kGrain / (rows.classes + 1), [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) body(row);
   });
+}
+
+/// Whether the op goes along the last axis, of an array that has elements and a real dtype.
+bool is_last_axis(const Call& op, const Array& x) {
+  return x.size() > 0 && x.ndim() > 0 && is_real(x.dtype()) &&
+         op.axes("axis", x.ndim()) == std::uint64_t{1} << (x.ndim() - 1);
+}
+
+/// body(row, result's row, n) for each row of x along the last axis; any other axis is Python's.
+template <class Body>
+Results by_rows(const Call& op, const Array& x, Body body) {
+  if (!is_last_axis(op, x)) return decline;
+  const Array from = contiguous(x);
+  Array to = empty_like(from);
+  const Rows rows(from);
+  dispatch_real(x.dtype(), [&]<class T>() {
+    const T* in = from.data<T>();
+    T* out = to.mutable_data<T>();
+    each_row(rows, [=](std::int64_t row) { body(in + row * rows.classes, out + row * rows.classes, rows.classes); });
+  });
+  return to;
+}
+
+/// body(g's row, the output's row, result's row, n) for each row.
+template <class Body>
+Results by_rows(const Array& g, const Array& output, Body body) {
+  const Array upstream = contiguous(g, output.dtype()), from = contiguous(output);
+  Array to = empty_like(from);
+  const Rows rows(from);
+  dispatch_real(output.dtype(), [&]<class T>() {
+    const T *g_in = upstream.data<T>(), *in = from.data<T>();
+    T* out = to.mutable_data<T>();
+    each_row(rows, [=](std::int64_t row) {
+      const std::int64_t at = row * rows.classes;
+      body(g_in + at, in + at, out + at, rows.classes);
+    });
+  });
+  return to;
 }
 
 enum class Reduction { mean, sum, none };
@@ -100,37 +170,42 @@ MIXGRAD_REGISTER_FORWARD(sigmoid) {
 
 static const Elementwise sigmoid_{"sigmoid", real_only, [](auto g, auto, auto out) { return g * (out * (1 - out)); }};
 
-MIXGRAD_REGISTER_FORWARD(log_softmax) {
-  const Array x = op.input();
-  if (x.ndim() == 0 || x.size() == 0) return decline;
-  if (op.axes("axis", x.ndim()) != std::uint64_t{1} << (x.ndim() - 1)) return decline;
-  const Array from = contiguous(x);
-  Array to = empty_like(from);
-  dispatch_real(x.dtype(), [&]<class T>() {
-    const Rows rows(from);
-    const T* in = from.data<T>();
-    T* out = to.mutable_data<T>();
-    each_row(rows, [=](std::int64_t row) {
-      const T* x_row = in + row * rows.classes;
-      T* out_row = out + row * rows.classes;
-      const T top = largest(x_row, rows.classes);
-      const T log_sum = detail::math::log(sum_of_exp(x_row, rows.classes, top));
-      for (std::int64_t i = 0; i < rows.classes; ++i) out_row[i] = x_row[i] - top - log_sum;
-    });
+MIXGRAD_REGISTER_FORWARD(softmax) {
+  return by_rows(op, op.input(), [](const auto* x, auto* out, std::int64_t n) {
+    const auto sum = sum_of_exp(x, n, largest(x, n), out);
+    for (std::int64_t i = 0; i < n; ++i) out[i] /= sum;
   });
-  return to;
 }
 
 MIXGRAD_REGISTER_GRADIENT(softmax) {
   const Array out = op.output();
-  const std::uint64_t axes = op.axes("axis", out.ndim());
-  return out * (g - sum(g * out, {.axis = Axis::of_bits(axes), .keepdims = true}));
+  if (!op.is_recorded() && is_last_axis(op, out))
+    return by_rows(g, out, [](const auto* g_row, const auto* y, auto* result, std::int64_t n) {
+      for (std::int64_t i = 0; i < n; ++i) result[i] = g_row[i] * y[i];
+      const auto sum = sum_of(result, n);
+      for (std::int64_t i = 0; i < n; ++i) result[i] = y[i] * (g_row[i] - sum);
+    });
+  const Axis axes = Axis::of_bits(op.axes("axis", out.ndim()));
+  return out * (g - sum(g * out, {.axis = axes, .keepdims = true}));
+}
+
+MIXGRAD_REGISTER_FORWARD(log_softmax) {
+  return by_rows(op, op.input(), [](const auto* x, auto* out, std::int64_t n) {
+    const auto top = largest(x, n);
+    const auto log_sum = detail::math::log(sum_of_exp(x, n, top));
+    for (std::int64_t i = 0; i < n; ++i) out[i] = x[i] - top - log_sum;
+  });
 }
 
 MIXGRAD_REGISTER_GRADIENT(log_softmax) {
   const Array out = op.output();
-  const std::uint64_t axes = op.axes("axis", out.ndim());
-  return g - exp(out) * sum(g, {.axis = Axis::of_bits(axes), .keepdims = true});
+  if (!op.is_recorded() && is_last_axis(op, out))
+    return by_rows(g, out, [](const auto* g_row, const auto* y, auto* result, std::int64_t n) {
+      const auto sum = sum_of(g_row, n);
+      for (std::int64_t i = 0; i < n; ++i) result[i] = g_row[i] - detail::math::exp(y[i]) * sum;
+    });
+  const Axis axes = Axis::of_bits(op.axes("axis", out.ndim()));
+  return g - exp(out) * sum(g, {.axis = axes, .keepdims = true});
 }
 
 MIXGRAD_REGISTER_FORWARD(softmax_cross_entropy) {
@@ -189,8 +264,7 @@ MIXGRAD_REGISTER_GRADIENT(softmax_cross_entropy) {
       const T* x_row = in + row * rows.classes;
       T* out_row = out + row * rows.classes;
       const T top = largest(x_row, rows.classes);
-      T sum = 0;
-      for (std::int64_t i = 0; i < rows.classes; ++i) sum += out_row[i] = detail::math::exp(x_row[i] - top);
+      const T sum = sum_of_exp(x_row, rows.classes, top, out_row);
       const T scale = g_in[each ? row : 0] / divisor, share = scale / sum;
       for (std::int64_t i = 0; i < rows.classes; ++i) out_row[i] *= share;
       out_row[label[row]] -= scale;
