@@ -26,6 +26,8 @@ def sdist_files(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 def test_top_level(sdist_files: set[str]) -> None:
     assert {file.partition("/")[0] for file in sdist_files} == {
+        ".ci",
+        ".clang-format",
         "LICENSE",
         "PKG-INFO",
         "README.md",
@@ -40,7 +42,7 @@ def test_top_level(sdist_files: set[str]) -> None:
 
 
 def test_only_sources(sdist_files: set[str]) -> None:
-    suffixes = {Path(file).suffix for file in sdist_files - {"LICENSE", "PKG-INFO"}}
+    suffixes = {Path(file).suffix for file in sdist_files - {".ci/run", ".clang-format", "LICENSE", "PKG-INFO"}}
     assert suffixes <= {".cpp", ".h", ".hpp", ".json", ".md", ".py", ".pyi", ".toml", ".txt", ".typed"}
 
 
