@@ -19,6 +19,7 @@ from mixgrad.registry import (
     registry,
     unregister,
 )
+
 from mixgrad import ops  # isort: skip  registers mixgrad's own ops
 from mixgrad import numpy, protocol  # isort: skip  the namespace stands on the ops
 from mixgrad.errors import MixgradError

@@ -188,7 +188,12 @@ def _parameters_of(forward: Callable[..., Any], name: str) -> Iterator[tuple[str
             )
             raise RegistrationError(msg)
         has_default = parameter.default is not parameter.empty
-        yield parameter.name, parameter.kind is parameter.KEYWORD_ONLY, has_default, parameter.default if has_default else None
+        yield (
+            parameter.name,
+            parameter.kind is parameter.KEYWORD_ONLY,
+            has_default,
+            parameter.default if has_default else None,
+        )
 
 
 def _reads(saves: str | Sequence[str], parameters: _Parameters, name: str) -> list[int]:
@@ -444,7 +449,9 @@ def register_op(name: str, **options: Any) -> Callable[[Callable[..., Any]], Op]
     >>> mixgrad.unregister("softsign_example")
     """
     if not isinstance(name, str):
-        msg = f'register_op is called with a name, @register_op("{getattr(name, "__name__", "name")}"), not with {name!r}'
+        msg = (
+            f'register_op is called with a name, @register_op("{getattr(name, "__name__", "name")}"), not with {name!r}'
+        )
         raise RegistrationError(msg)
     return op(name=name, **options)
 
@@ -594,14 +601,13 @@ def register_gradient(
     [5.0, 2.0]
     >>> mixgrad.unregister("product_example")
     """
-    return cast("Callable[[Function], Function]", registry[name].gradient(
-        argument=argument, differentiable=differentiable, when=when, replace=replace
-    ))
+    return cast(
+        "Callable[[Function], Function]",
+        registry[name].gradient(argument=argument, differentiable=differentiable, when=when, replace=replace),
+    )
 
 
-def unregister(
-    name: str, what: Literal["op", "forward", "gradient"] = "op", language: Language = "python"
-) -> None:
+def unregister(name: str, what: Literal["op", "forward", "gradient"] = "op", language: Language = "python") -> None:
     """Remove an op, or one implementation of it.
 
     Parameters
@@ -781,10 +787,16 @@ class Registry(Mapping[str, Op]):
         return rows
 
     def __repr__(self) -> str:
-        rows = [(r["op"], ", ".join(r["aliases"]), " + ".join(r["forward"]), " + ".join(r["gradient"]) or "-", r["runs"]) for r in self.rows()]
+        rows = [
+            (r["op"], ", ".join(r["aliases"]), " + ".join(r["forward"]), " + ".join(r["gradient"]) or "-", r["runs"])
+            for r in self.rows()
+        ]
         header = ("op", "aliases", "forward", "gradient", "runs")
         widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [header, *rows]]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in [header, *rows]
+        ]
         return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
     def explain(self, name: str | Op, *inputs: Any, recorded: bool = False) -> str:

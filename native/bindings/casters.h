@@ -3,14 +3,13 @@
 // What pybind11 needs to know of the core: how Array and Op pass, and how a pending Python exception does.
 #pragma once
 
-#include "core/python.h"
-
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include "core/array.h"
 #include "core/convert.h"
 #include "core/op.h"
+#include "core/python.h"
 
 namespace mixgrad::bindings {
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #define MIXGRAD_IMPORT_NUMPY
 #include "casters.h"
-
 #include "core/api.h"
 #include "core/entry.h"
 #include "core/window.h"

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The registry's functions: mixgrad/registry.py makes the API of them.
+#include "core/registry.h"
+
 #include "casters.h"
 #include "core/dispatch.h"
-#include "core/registry.h"
 
 namespace mixgrad::bindings {
 
@@ -65,9 +66,10 @@ py::object tuple_of(const std::vector<std::string>& names) {
 
 /// Parameters: (name, is_input, index, keyword_only, has_default, default).
 py::object register_op(const std::string& name, const std::vector<std::string>& aliases, const py::list& parameters,
-                       const std::vector<std::string>& inputs, const std::vector<std::string>& attributes, bool variadic,
-                       bool broadcasts, bool multiple, bool differentiable, const std::vector<std::uint32_t>& reads,
-                       const py::object& forward, bool is_ufunc, const std::string& origin, int preferred, bool replace) {
+                       const std::vector<std::string>& inputs, const std::vector<std::string>& attributes,
+                       bool variadic, bool broadcasts, bool multiple, bool differentiable,
+                       const std::vector<std::uint32_t>& reads, const py::object& forward, bool is_ufunc,
+                       const std::string& origin, int preferred, bool replace) {
   return translated([&] {
     auto op = std::make_unique<Op>();
     op->name = name;
@@ -148,7 +150,8 @@ void set_gradient(const OpArgument& argument, const py::object& whole, const py:
   translated([&] {
     Op& op = *argument.op;
     if (!op.registered)
-      core::raise_error("UnknownOpError", "op '%s' has been unregistered; get the current one from mixgrad.registry", op.name.c_str());
+      core::raise_error("UnknownOpError", "op '%s' has been unregistered; get the current one from mixgrad.registry",
+                        op.name.c_str());
     core::Implementation& present = op.of(What::gradient, Language::python);
     core::Implementation made;
     made.language = Language::python;
@@ -171,7 +174,8 @@ void set_gradient(const OpArgument& argument, const py::object& whole, const py:
         const auto fields = item.cast<py::tuple>();
         const auto index = fields[0].cast<std::size_t>();
         if (index >= n)
-          core::raise_error("GradientCountError", "op '%s' has %zu inputs; there is no input %zu to give a gradient for (%s)",
+          core::raise_error("GradientCountError",
+                            "op '%s' has %zu inputs; there is no input %zu to give a gradient for (%s)",
                             op.name.c_str(), n, index, origin.c_str());
         core::ArgumentGradient& gradient = made.arguments[index];
         if (joins && gradient.state != core::ArgumentGradient::State::missing && !replace) {
@@ -252,7 +256,8 @@ py::list explain_gradient(const OpArgument& argument, const py::list& inputs, bo
         break;
       }
     if (!core::is_differentiable(dtype)) dtype = core::Dtype::float64;
-    core::ValueRef output = core::make_zeros(dtype, values.empty() ? std::span<const std::int64_t>{} : values[0]->shape_span());
+    core::ValueRef output =
+        core::make_zeros(dtype, values.empty() ? std::span<const std::int64_t>{} : values[0]->shape_span());
     std::vector<core::Value*> pointers;
     for (const auto& value : values) pointers.push_back(value.get());
     core::Value* outputs[] = {output.get()};
@@ -300,23 +305,32 @@ void bind_registry(py::module_& module) {
   module.def("implementations", &implementations, py::arg("op"));
   module.def("explain_gradient", &explain_gradient, py::arg("op"), py::arg("inputs"), py::arg("recorded"));
   module.def("find_op", &find_op, py::arg("name"), "The op of this name or alias; UnknownOpError otherwise.");
-  module.def("has_op", [](const std::string& name) { return Registry::instance().find(name) != nullptr; }, py::arg("name"));
+  module.def(
+      "has_op", [](const std::string& name) { return Registry::instance().find(name) != nullptr; }, py::arg("name"));
   module.def("ops", &ops, "All ops, in the order of registration.");
-  module.def("waiting_native", [] { return Registry::instance().waiting(); },
-             "Names of native implementations whose op is not registered.");
+  module.def(
+      "waiting_native", [] { return Registry::instance().waiting(); },
+      "Names of native implementations whose op is not registered.");
   module.def("reset_counts", &reset_counts);
-  module.def("set_override_variable", [](const py::object& variable) { core::overrides::variable = variable.inc_ref().ptr(); },
-             py::arg("variable"));
+  module.def(
+      "set_override_variable", [](const py::object& variable) { core::overrides::variable = variable.inc_ref().ptr(); },
+      py::arg("variable"));
   module.def("overrides_changed", [](int by) { core::overrides::active += by; }, py::arg("by"));
-  module.def("tell_fallbacks", [](bool on) {
-    core::tell_fallbacks = on;
-    for (const Op* op : Registry::instance().ops()) op->told_fallback = false;
-  }, py::arg("on"));
-  module.def("install_op_methods", [](const py::dict& methods) {
-    const py::object type = py::module_::import("mixgrad._core").attr("Op");
-    for (const auto& [name, function] : methods)
-      if (PyObject_SetAttr(type.ptr(), name.ptr(), function.ptr()) < 0) throw py::error_already_set();
-  }, py::arg("methods"));
+  module.def(
+      "tell_fallbacks",
+      [](bool on) {
+        core::tell_fallbacks = on;
+        for (const Op* op : Registry::instance().ops()) op->told_fallback = false;
+      },
+      py::arg("on"));
+  module.def(
+      "install_op_methods",
+      [](const py::dict& methods) {
+        const py::object type = py::module_::import("mixgrad._core").attr("Op");
+        for (const auto& [name, function] : methods)
+          if (PyObject_SetAttr(type.ptr(), name.ptr(), function.ptr()) < 0) throw py::error_already_set();
+      },
+      py::arg("methods"));
 }
 
 }  // namespace mixgrad::bindings

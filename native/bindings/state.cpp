@@ -42,9 +42,8 @@ py::dict counters() {
   return all;
 }
 
-constexpr std::pair<const char*, core::MutationCheck> kChecks[] = {{"off", core::MutationCheck::off},
-                                                                   {"sampled", core::MutationCheck::sampled},
-                                                                   {"full", core::MutationCheck::full}};
+constexpr std::pair<const char*, core::MutationCheck> kChecks[] = {
+    {"off", core::MutationCheck::off}, {"sampled", core::MutationCheck::sampled}, {"full", core::MutationCheck::full}};
 
 void set_mutation_check(const std::string& mode) {
   for (const auto& [name, check] : kChecks)
@@ -74,12 +73,14 @@ void bind_state(py::module_& module) {
   module.def("get_mutation_check", &get_mutation_check);
   module.def("thread_count", &core::kernels::thread_count);
   module.def("set_thread_count", &core::kernels::set_thread_count, py::arg("n"));
-  module.def("install", [](const py::object& array_ufunc, const py::object& array_function, const py::dict& methods) {
-    translated([&] {
-      core::install_array_methods(py::make_tuple(array_ufunc, array_function).ptr(), methods.ptr());
-    });
-  }, py::arg("array_ufunc"), py::arg("array_function"), py::arg("methods"),
-             "Installs NumPy's protocols and further methods of Array.");
+  module.def(
+      "install",
+      [](const py::object& array_ufunc, const py::object& array_function, const py::dict& methods) {
+        translated(
+            [&] { core::install_array_methods(py::make_tuple(array_ufunc, array_function).ptr(), methods.ptr()); });
+      },
+      py::arg("array_ufunc"), py::arg("array_function"), py::arg("methods"),
+      "Installs NumPy's protocols and further methods of Array.");
 }
 
 }  // namespace mixgrad::bindings

@@ -40,8 +40,10 @@ mixgrad_array* array(Body&& body) noexcept {
 }
 
 Dtype to_dtype(std::int32_t dtype) {
-  if (dtype >= 0 && dtype <= 15 && item_size(static_cast<Dtype>(dtype)) != 0 && dtype != 13) return static_cast<Dtype>(dtype);
-  raise(PyExc_ValueError, "a native implementation asked for an array of the unknown dtype %d", static_cast<int>(dtype));
+  if (dtype >= 0 && dtype <= 15 && item_size(static_cast<Dtype>(dtype)) != 0 && dtype != 13)
+    return static_cast<Dtype>(dtype);
+  raise(PyExc_ValueError, "a native implementation asked for an array of the unknown dtype %d",
+        static_cast<int>(dtype));
 }
 
 void fill_view(const Value& value, bool data, mixgrad_view* out) noexcept {
@@ -60,9 +62,12 @@ void array_view(const mixgrad_array* handle, mixgrad_view* out) { fill_view(*val
 
 mixgrad_array* array_new(std::int32_t dtype, std::int32_t ndim, const std::int64_t* shape) {
   return array([&] {
-    if (ndim < 0 || ndim > kMaxDims) raise(PyExc_ValueError, "an array has 0 to %d axes, not %d", kMaxDims, static_cast<int>(ndim));
+    if (ndim < 0 || ndim > kMaxDims)
+      raise(PyExc_ValueError, "an array has 0 to %d axes, not %d", kMaxDims, static_cast<int>(ndim));
     for (std::int32_t i = 0; i < ndim; ++i)
-      if (shape[i] < 0) raise(PyExc_ValueError, "axis %d of a new array has the negative length %lld", static_cast<int>(i), static_cast<long long>(shape[i]));
+      if (shape[i] < 0)
+        raise(PyExc_ValueError, "axis %d of a new array has the negative length %lld", static_cast<int>(i),
+              static_cast<long long>(shape[i]));
     return make_value(to_dtype(dtype), {shape, static_cast<std::size_t>(ndim)});
   });
 }
@@ -78,7 +83,8 @@ mixgrad_array* array_number(double real, double imaginary, std::int32_t complex_
 mixgrad_array* array_strided(const mixgrad_array* base, std::int32_t ndim, const std::int64_t* shape,
                              const std::int64_t* strides, std::int64_t offset) {
   return array([&] {
-    if (ndim < 0 || ndim > kMaxDims) raise(PyExc_ValueError, "an array has 0 to %d axes, not %d", kMaxDims, static_cast<int>(ndim));
+    if (ndim < 0 || ndim > kMaxDims)
+      raise(PyExc_ValueError, "an array has 0 to %d axes, not %d", kMaxDims, static_cast<int>(ndim));
     const auto n = static_cast<std::size_t>(ndim);
     return make_view(*value_of_handle(base), {shape, n}, {strides, n}, offset);
   });
@@ -210,12 +216,14 @@ Ref attribute_to_python(const mixgrad_attribute& attribute) {
       return Ref::borrow(object);
     }
     default:
-      raise(PyExc_ValueError, "attribute '%s' has the unknown kind %d", attribute.name, static_cast<int>(attribute.kind));
+      raise(PyExc_ValueError, "attribute '%s' has the unknown kind %d", attribute.name,
+            static_cast<int>(attribute.kind));
   }
 }
 
-mixgrad_status op_call(mixgrad_op* handle, std::int32_t n_inputs, mixgrad_array* const* inputs, std::int32_t n_attributes,
-                       const mixgrad_attribute* attributes, std::int32_t n_outputs, mixgrad_array** outputs) {
+mixgrad_status op_call(mixgrad_op* handle, std::int32_t n_inputs, mixgrad_array* const* inputs,
+                       std::int32_t n_attributes, const mixgrad_attribute* attributes, std::int32_t n_outputs,
+                       mixgrad_array** outputs) {
   return status([&] {
     const Op* found = &op_of_handle(handle);
     // The caller may hold the handle for ever: an op that was replaced since is looked up again.
@@ -223,10 +231,13 @@ mixgrad_status op_call(mixgrad_op* handle, std::int32_t n_inputs, mixgrad_array*
     const Op& op = *found;
     const auto n = static_cast<std::size_t>(n_inputs);
     if (!op.variadic && n != op.input_names.size())
-      raise(PyExc_TypeError, "op '%s' has %zu inputs; a native implementation gave %zu", op.name.c_str(), op.input_names.size(), n);
+      raise(PyExc_TypeError, "op '%s' has %zu inputs; a native implementation gave %zu", op.name.c_str(),
+            op.input_names.size(), n);
     Few<ValueRef> values(n);
     for (std::size_t i = 0; i < n; ++i) {
-      if (!inputs[i]) raise(PyExc_ValueError, "input %zu of op '%s' is an empty Array in a native implementation", i, op.name.c_str());
+      if (!inputs[i])
+        raise(PyExc_ValueError, "input %zu of op '%s' is an empty Array in a native implementation", i,
+              op.name.c_str());
       values[i] = ValueRef::borrow(value_of_handle(inputs[i]));
     }
     Ref tuple = op.defaults;
@@ -238,7 +249,8 @@ mixgrad_status op_call(mixgrad_op* handle, std::int32_t n_inputs, mixgrad_array*
         for (std::int32_t i = 0; i < n_attributes; ++i)
           if (op.attribute_names[parameter.index] == attributes[i].name) value = attribute_to_python(attributes[i]);
         if (!value)
-          raise(PyExc_TypeError, "%s() missing required argument '%U' in a native implementation", op.name.c_str(), parameter.name.get());
+          raise(PyExc_TypeError, "%s() missing required argument '%U' in a native implementation", op.name.c_str(),
+                parameter.name.get());
         PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(parameter.index), value.release());
       }
     }
@@ -250,7 +262,8 @@ mixgrad_status op_call(mixgrad_op* handle, std::int32_t n_inputs, mixgrad_array*
     }
     const std::size_t count = results.values.size();
     if (count > static_cast<std::size_t>(n_outputs))
-      raise(PyExc_ValueError, "op '%s' gave %zu results; a native implementation takes %d", op.name.c_str(), count, static_cast<int>(n_outputs));
+      raise(PyExc_ValueError, "op '%s' gave %zu results; a native implementation takes %d", op.name.c_str(), count,
+            static_cast<int>(n_outputs));
     for (std::size_t i = 0; i < static_cast<std::size_t>(n_outputs); ++i)
       outputs[i] = i < count ? handle_of(std::move(results.values[i])) : nullptr;
   });
@@ -263,8 +276,8 @@ std::int32_t call_argument(const mixgrad_call* call) { return call->argument; }
 
 std::size_t checked(const mixgrad_call& call, std::int32_t index, std::size_t count, const char* what) {
   if (index < 0 || static_cast<std::size_t>(index) >= count)
-    raise(PyExc_IndexError, "op '%s' has %zu %ss; a native implementation asked for %s %d", call.op->name.c_str(), count, what,
-          what, static_cast<int>(index));
+    raise(PyExc_IndexError, "op '%s' has %zu %ss; a native implementation asked for %s %d", call.op->name.c_str(),
+          count, what, what, static_cast<int>(index));
   return static_cast<std::size_t>(index);
 }
 
@@ -363,11 +376,12 @@ mixgrad_status call_attribute(mixgrad_call* call, const char* name, mixgrad_attr
 mixgrad_status call_return(mixgrad_call* call, std::int32_t index, mixgrad_array* result) {
   return status([&] {
     if (index < 0 || static_cast<std::size_t>(index) >= call->results.size())
-      raise_error("GradientCountError",
-                  call->entry || !call->outputs.empty()
-                      ? "the native gradient of op '%s' returned a value number %d, but the op has %zu inputs; return one per input"
-                      : "the native forward of op '%s' returned an output number %d; it may have %zu",
-                  call->op->name.c_str(), static_cast<int>(index) + 1, call->results.size());
+      raise_error(
+          "GradientCountError",
+          call->entry || !call->outputs.empty()
+              ? "the native gradient of op '%s' returned a value number %d, but the op has %zu inputs; return one per input"
+              : "the native forward of op '%s' returned an output number %d; it may have %zu",
+          call->op->name.c_str(), static_cast<int>(index) + 1, call->results.size());
     call->results[static_cast<std::size_t>(index)] = result ? ValueRef::borrow(value_of_handle(result)) : ValueRef();
   });
 }
@@ -399,9 +413,9 @@ mixgrad_status kernel_reduce(const char* name, const mixgrad_array* handle, std:
                              mixgrad_array** out) {
   return status([&] {
     static constexpr std::pair<const char*, kernels::Reduction> table[] = {{"add", kernels::Reduction::add},
-                                                                          {"multiply", kernels::Reduction::multiply},
-                                                                          {"maximum", kernels::Reduction::maximum},
-                                                                          {"minimum", kernels::Reduction::minimum}};
+                                                                           {"multiply", kernels::Reduction::multiply},
+                                                                           {"maximum", kernels::Reduction::maximum},
+                                                                           {"minimum", kernels::Reduction::minimum}};
     const Value& x = *value_of_handle(handle);
     for (const auto& [known, reduction] : table) {
       if (std::strcmp(known, name) != 0) continue;
@@ -443,7 +457,8 @@ mixgrad_status kernel_copy(const mixgrad_array* from, mixgrad_array* to, std::in
   });
 }
 
-mixgrad_status parallel_for(std::int64_t n, std::int64_t grain, void (*body)(std::int64_t, std::int64_t, void*), void* data) {
+mixgrad_status parallel_for(std::int64_t n, std::int64_t grain, void (*body)(std::int64_t, std::int64_t, void*),
+                            void* data) {
   return status([&] { kernels::parallel_for(n, grain, body, data); });
 }
 

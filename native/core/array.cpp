@@ -113,11 +113,12 @@ PyObject* compare_slot(PyObject* left, PyObject* right, int which) { return bina
 /// Plain numbers lose the gradient: refused inside a gradient that is being recorded.
 void check_conversion(PyObject* self, const char* how) {
   if (recorded_gradient_depth == 0 || Tape::current().live(*array_value(self)) == 0) return;
-  raise_error("ConversionError",
-              "%s of an Array inside a gradient that is itself being differentiated: the higher-order derivative would be lost "
-              "without a sign. Use mixgrad.numpy functions and operators in the gradient, or register it with "
-              "differentiable=False",
-              how);
+  raise_error(
+      "ConversionError",
+      "%s of an Array inside a gradient that is itself being differentiated: the higher-order derivative would be lost "
+      "without a sign. Use mixgrad.numpy functions and operators in the gradient, or register it with "
+      "differentiable=False",
+      how);
 }
 
 PyObject* as_number(PyObject* self, const char* how, PyObject* (*convert)(PyObject*)) noexcept {
@@ -131,7 +132,9 @@ PyObject* as_number(PyObject* self, const char* how, PyObject* (*convert)(PyObje
 PyObject* float_slot(PyObject* self) { return as_number(self, "float()", PyNumber_Float); }
 PyObject* int_slot(PyObject* self) { return as_number(self, "int()", PyNumber_Long); }
 PyObject* complex_method(PyObject* self, PyObject*) {
-  return as_number(self, "complex()", [](PyObject* plain) { return PyObject_CallOneArg(reinterpret_cast<PyObject*>(&PyComplex_Type), plain); });
+  return as_number(self, "complex()", [](PyObject* plain) {
+    return PyObject_CallOneArg(reinterpret_cast<PyObject*>(&PyComplex_Type), plain);
+  });
 }
 
 int bool_slot(PyObject* self) {
@@ -144,8 +147,9 @@ PyObject* subscript_slot(PyObject* self, PyObject* index) {
   return guarded<PyObject*>(nullptr, [&] {
     const Op& op = op_getitem.get();
     if (is_array(index))
-      raise(PyExc_IndexError, "an Array cannot be an index: it holds floats. Index with integers, slices, booleans or integer "
-                              "arrays");
+      raise(PyExc_IndexError,
+            "an Array cannot be an index: it holds floats. Index with integers, slices, booleans or integer "
+            "arrays");
     const Ref attributes = Ref::steal(PyTuple_Pack(1, index));
     ValueRef inputs[] = {value_of(self)};
     return run_op(op, inputs, attributes.get());
@@ -154,9 +158,10 @@ PyObject* subscript_slot(PyObject* self, PyObject* index) {
 
 int assign_slot(PyObject*, PyObject*, PyObject*) {
   return guarded(-1, []() -> int {
-    raise_error("UnsupportedError",
-                "an Array cannot be changed in place: what was recorded would no longer be true. Make a new one, for instance with "
-                "mixgrad.numpy.where(mask, new, x), or concatenate its parts");
+    raise_error(
+        "UnsupportedError",
+        "an Array cannot be changed in place: what was recorded would no longer be true. Make a new one, for instance with "
+        "mixgrad.numpy.where(mask, new, x), or concatenate its parts");
   });
 }
 
@@ -210,7 +215,8 @@ PyObject* get_transpose(PyObject* self, void*) { return unary(op_transpose, self
 PyObject* array_method(PyObject* self, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"dtype", "copy", nullptr};
   PyObject *dtype = Py_None, *copy = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OO:__array__", const_cast<char**>(names), &dtype, &copy)) return nullptr;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OO:__array__", const_cast<char**>(names), &dtype, &copy))
+    return nullptr;
   return guarded<PyObject*>(nullptr, [&] {
     check_conversion(self, "np.asarray()");
     const Ref view = to_ndarray(value_of(self));
@@ -220,8 +226,7 @@ PyObject* array_method(PyObject* self, PyObject* args, PyObject* kwargs) {
       const Ref arguments = Ref::steal(PyTuple_Pack(1, dtype));
       return PyObject_Call(astype.get(), arguments.get(), kwargs_.get());
     }
-    if (copy == Py_True)
-      return PyArray_NewCopy(reinterpret_cast<PyArrayObject*>(view.get()), NPY_KEEPORDER);
+    if (copy == Py_True) return PyArray_NewCopy(reinterpret_cast<PyArrayObject*>(view.get()), NPY_KEEPORDER);
     return Py_NewRef(view.get());
   });
 }
@@ -248,12 +253,14 @@ PyObject* copy_method(PyObject* self, PyObject*) { return unary(op_copy, self); 
 PyObject* reduce_method(PyObject* self, PyObject*) {
   return guarded<PyObject*>(nullptr, [&] {
     if (Tape::current().live(*array_value(self)) != 0)
-      raise_error("UnsupportedError",
-                  "an Array that is being recorded cannot be pickled: its place on the tape would be lost. Pickle its value, "
-                  "np.asarray(array)");
+      raise_error(
+          "UnsupportedError",
+          "an Array that is being recorded cannot be pickled: its place on the tape would be lost. Pickle its value, "
+          "np.asarray(array)");
     const Ref module = Ref::steal(PyImport_ImportModule("mixgrad._core"));
     const Ref constant = Ref::steal(PyObject_GetAttrString(module.get(), "constant"));
-    const Ref plain = Ref::steal(PyArray_NewCopy(reinterpret_cast<PyArrayObject*>(to_ndarray(value_of(self)).get()), NPY_CORDER));
+    const Ref plain =
+        Ref::steal(PyArray_NewCopy(reinterpret_cast<PyArrayObject*>(to_ndarray(value_of(self)).get()), NPY_CORDER));
     return Py_BuildValue("(O(O))", constant.get(), plain.get());
   });
 }
@@ -269,9 +276,11 @@ PyObject* repr_slot(PyObject* self) {
   return guarded<PyObject*>(nullptr, [&] {
     const ValueRef value = value_of(self);
     const Ref numpy = Ref::steal(PyImport_ImportModule("numpy"));
-    const Ref text = Ref::steal(PyObject_CallMethod(numpy.get(), "array2string", "Os", to_ndarray(value).get(), nullptr));
+    const Ref text =
+        Ref::steal(PyObject_CallMethod(numpy.get(), "array2string", "Os", to_ndarray(value).get(), nullptr));
     const bool recorded = Tape::current().live(*value) != 0;
-    return PyUnicode_FromFormat("Array(%U, dtype=%s%s)", text.get(), dtype_name(value->dtype), recorded ? ", recorded" : "");
+    return PyUnicode_FromFormat("Array(%U, dtype=%s%s)", text.get(), dtype_name(value->dtype),
+                                recorded ? ", recorded" : "");
   });
 }
 
@@ -279,9 +288,7 @@ PyObject* str_slot(PyObject* self) {
   return guarded<PyObject*>(nullptr, [&] { return PyObject_Str(to_plain(value_of(self)).get()); });
 }
 
-Py_hash_t hash_slot(PyObject* self) {
-  return static_cast<Py_hash_t>(reinterpret_cast<std::uintptr_t>(self) >> 4);
-}
+Py_hash_t hash_slot(PyObject* self) { return static_cast<Py_hash_t>(reinterpret_cast<std::uintptr_t>(self) >> 4); }
 
 // --- NumPy's protocols: forwarded to the callables that the package installs -----------------------------------------
 
@@ -341,46 +348,49 @@ PyMethodDef methods[] = {
     {"tolist", tolist_method, METH_NOARGS, "tolist($self, /)\n--\n\nThe elements as nested lists."},
     {}};
 
-PyMemberDef members[] = {{"__weaklistoffset__", T_PYSSIZET, offsetof(ArrayObject, weak_references), READONLY, nullptr}, {}};
+PyMemberDef members[] = {{"__weaklistoffset__", T_PYSSIZET, offsetof(ArrayObject, weak_references), READONLY, nullptr},
+                         {}};
 
 template <class Function>
 PyType_Slot slot(int id, Function* function) {
   return {id, reinterpret_cast<void*>(function)};
 }
 
-PyType_Slot slots[] = {slot(Py_tp_dealloc, dealloc_slot),
-                       slot(Py_tp_repr, repr_slot),
-                       slot(Py_tp_str, str_slot),
-                       slot(Py_tp_hash, hash_slot),
-                       slot(Py_tp_iter, iter_slot),
-                       slot(Py_tp_richcompare, compare_slot),
-                       {Py_tp_getset, getset},
-                       {Py_tp_methods, methods},
-                       {Py_tp_members, members},
-                       {Py_tp_doc, const_cast<char*>("A value that is being differentiated. Made by Tape.watch and by the "
-                                                     "transforms; use it as you would an ndarray.")},
-                       slot(Py_nb_add, binary_slot<op_add>),
-                       slot(Py_nb_subtract, binary_slot<op_subtract>),
-                       slot(Py_nb_multiply, binary_slot<op_multiply>),
-                       slot(Py_nb_true_divide, binary_slot<op_divide>),
-                       slot(Py_nb_floor_divide, binary_slot<op_floor_divide>),
-                       slot(Py_nb_remainder, binary_slot<op_remainder>),
-                       slot(Py_nb_matrix_multiply, binary_slot<op_matmul>),
-                       slot(Py_nb_power, power_slot),
-                       slot(Py_nb_negative, unary_slot<op_negative>),
-                       slot(Py_nb_positive, unary_slot<op_positive>),
-                       slot(Py_nb_absolute, unary_slot<op_absolute>),
-                       slot(Py_nb_float, float_slot),
-                       slot(Py_nb_int, int_slot),
-                       slot(Py_nb_bool, bool_slot),
-                       slot(Py_mp_subscript, subscript_slot),
-                       slot(Py_mp_ass_subscript, assign_slot),
-                       slot(Py_mp_length, length_slot),
-                       slot(Py_sq_item, item_slot),
-                       slot(Py_sq_length, length_slot),
-                       {0, nullptr}};
+PyType_Slot slots[] = {
+    slot(Py_tp_dealloc, dealloc_slot),
+    slot(Py_tp_repr, repr_slot),
+    slot(Py_tp_str, str_slot),
+    slot(Py_tp_hash, hash_slot),
+    slot(Py_tp_iter, iter_slot),
+    slot(Py_tp_richcompare, compare_slot),
+    {Py_tp_getset, getset},
+    {Py_tp_methods, methods},
+    {Py_tp_members, members},
+    {Py_tp_doc, const_cast<char*>("A value that is being differentiated. Made by Tape.watch and by the "
+                                  "transforms; use it as you would an ndarray.")},
+    slot(Py_nb_add, binary_slot<op_add>),
+    slot(Py_nb_subtract, binary_slot<op_subtract>),
+    slot(Py_nb_multiply, binary_slot<op_multiply>),
+    slot(Py_nb_true_divide, binary_slot<op_divide>),
+    slot(Py_nb_floor_divide, binary_slot<op_floor_divide>),
+    slot(Py_nb_remainder, binary_slot<op_remainder>),
+    slot(Py_nb_matrix_multiply, binary_slot<op_matmul>),
+    slot(Py_nb_power, power_slot),
+    slot(Py_nb_negative, unary_slot<op_negative>),
+    slot(Py_nb_positive, unary_slot<op_positive>),
+    slot(Py_nb_absolute, unary_slot<op_absolute>),
+    slot(Py_nb_float, float_slot),
+    slot(Py_nb_int, int_slot),
+    slot(Py_nb_bool, bool_slot),
+    slot(Py_mp_subscript, subscript_slot),
+    slot(Py_mp_ass_subscript, assign_slot),
+    slot(Py_mp_length, length_slot),
+    slot(Py_sq_item, item_slot),
+    slot(Py_sq_length, length_slot),
+    {0, nullptr}};
 
-PyType_Spec spec = {"mixgrad.Array", sizeof(ArrayObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+PyType_Spec spec = {"mixgrad.Array", sizeof(ArrayObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                    slots};
 
 }  // namespace
 

@@ -9,8 +9,7 @@
 namespace mixgrad::core {
 
 struct ArrayObject {
-  PyObject_HEAD
-  Value* value;
+  PyObject_HEAD Value* value;
   PyObject* weak_references;
 };
 

@@ -16,15 +16,14 @@ constexpr int kNumpyHalf = NPY_HALF;
 void release_object(void* object) noexcept { Py_DECREF(static_cast<PyObject*>(object)); }
 
 /// Whether the elements fill one block of memory without gaps (in any order of axes).
-bool dense(PyArrayObject* array) noexcept {
-  return PyArray_IS_C_CONTIGUOUS(array) || PyArray_IS_F_CONTIGUOUS(array);
-}
+bool dense(PyArrayObject* array) noexcept { return PyArray_IS_C_CONTIGUOUS(array) || PyArray_IS_F_CONTIGUOUS(array); }
 
 ValueRef borrow(PyArrayObject* array, Dtype dtype) {
   Py_INCREF(array);
   Buffer* buffer;
   try {
-    buffer = Buffer::borrow(PyArray_BYTES(array), static_cast<std::size_t>(PyArray_NBYTES(array)), array, release_object);
+    buffer =
+        Buffer::borrow(PyArray_BYTES(array), static_cast<std::size_t>(PyArray_NBYTES(array)), array, release_object);
   } catch (...) {
     Py_DECREF(array);
     throw;
@@ -43,11 +42,12 @@ ValueRef from_ndarray(PyArrayObject* array) {
   Ref converted;
   if (dtype == Dtype::other) {
     if (PyArray_TYPE(array) != kNumpyHalf)
-      raise_error("UnsupportedError",
-                  "an array of dtype %S met an Array: mixgrad differentiates float32, float64, complex64 and complex128, and "
-                  "takes booleans, integers and float16 as constants beside them. Convert it first, for instance with "
-                  ".astype(np.float64)",
-                  reinterpret_cast<PyObject*>(PyArray_DESCR(array)));
+      raise_error(
+          "UnsupportedError",
+          "an array of dtype %S met an Array: mixgrad differentiates float32, float64, complex64 and complex128, and "
+          "takes booleans, integers and float16 as constants beside them. Convert it first, for instance with "
+          ".astype(np.float64)",
+          reinterpret_cast<PyObject*>(PyArray_DESCR(array)));
     // float16 has no loops of its own here; float32 holds each of its values.
     converted = Ref::steal(PyArray_CastToType(array, PyArray_DescrFromType(NPY_FLOAT), 0));
     dtype = Dtype::float32;
@@ -71,7 +71,8 @@ bool holds_array(PyObject* object, int depth) noexcept {
 
 Dtype dtype_of(PyArray_Descr* descr) noexcept {
   const int type = descr->type_num;
-  if ((type >= NPY_BOOL && type <= NPY_DOUBLE) || type == NPY_CFLOAT || type == NPY_CDOUBLE) return static_cast<Dtype>(type);
+  if ((type >= NPY_BOOL && type <= NPY_DOUBLE) || type == NPY_CFLOAT || type == NPY_CDOUBLE)
+    return static_cast<Dtype>(type);
   return Dtype::other;
 }
 
@@ -120,7 +121,8 @@ ValueRef to_value(PyObject* object, const char* what) {
   if (PyList_Check(object) || PyTuple_Check(object)) {
     if (holds_array(object))
       raise_error("UnsupportedError",
-                  "%s is a list that holds an Array; join them first with mixgrad.numpy.stack or mixgrad.numpy.array", what);
+                  "%s is a list that holds an Array; join them first with mixgrad.numpy.stack or mixgrad.numpy.array",
+                  what);
     const Ref array = Ref::steal(PyArray_FROM_O(object));
     return from_ndarray(reinterpret_cast<PyArrayObject*>(array.get()));
   }
@@ -148,7 +150,8 @@ ValueRef result_to_value(PyObject* object) {
   if (dtype_of(PyArray_DESCR(array)) == Dtype::other) return {};
   ValueRef value = from_ndarray(array);
   // Referenced by us alone and owning its data: nobody can write into it any more.
-  const bool ours = Py_REFCNT(object) <= 2 && PyArray_BASE(array) == nullptr && PyArray_CHKFLAGS(array, NPY_ARRAY_OWNDATA);
+  const bool ours =
+      Py_REFCNT(object) <= 2 && PyArray_BASE(array) == nullptr && PyArray_CHKFLAGS(array, NPY_ARRAY_OWNDATA);
   if (!ours && value->buffer->foreign() && value->bytes() <= kCopyLimit) return copy_of(*value);
   return value;
 }
@@ -179,8 +182,8 @@ Ref to_plain(const ValueRef& value) { return value->ndim == 0 ? scalar_of(*value
 
 Ref to_fresh(ValueRef value) {
   if (value->ndim == 0) return scalar_of(*value);
-  const bool alone = value->uses == 1 && value->buffer->references == 1 && !value->buffer->foreign() && value->contiguous &&
-                     value->bytes() == value->buffer->bytes;
+  const bool alone = value->uses == 1 && value->buffer->references == 1 && !value->buffer->foreign() &&
+                     value->contiguous && value->bytes() == value->buffer->bytes;
   if (!alone) value = copy_of(*value);
   return to_ndarray(value, true);
 }

@@ -95,10 +95,12 @@ std::string refusal(const Implementation& implementation, const Call& call) {
     const Dtype dtype = call.outputs[0]->dtype;
     if (!is_differentiable(dtype)) return "it has no loop for this dtype";
     for (const Value* input : call.inputs)
-      if (is_complex(input->dtype) && !is_complex(dtype)) return "it has no loop for a complex input with a real output";
+      if (is_complex(input->dtype) && !is_complex(dtype))
+        return "it has no loop for a complex input with a real output";
     if (is_complex(dtype) && (native->flags & MIXGRAD_FLAG_REAL_ONLY)) return "it takes real dtypes only";
     for (int i = 0; i < native->n_inputs; ++i)
-      if (call.needs_gradient(static_cast<std::size_t>(i)) && !native->trivial[i] && !native->loops[i][dtype_index(dtype)])
+      if (call.needs_gradient(static_cast<std::size_t>(i)) && !native->trivial[i] &&
+          !native->loops[i][dtype_index(dtype)])
         return "it has no loop for this dtype";
   }
   if (!implementation.arguments.empty() && !implementation.whole) {
@@ -111,7 +113,8 @@ std::string refusal(const Implementation& implementation, const Call& call) {
   return {};
 }
 
-void note(std::vector<Candidate>* why, std::string language, std::string origin, std::string verdict, bool chosen = false) {
+void note(std::vector<Candidate>* why, std::string language, std::string origin, std::string verdict,
+          bool chosen = false) {
   if (why) why->push_back({std::move(language), std::move(origin), std::move(verdict), chosen});
 }
 
@@ -149,27 +152,29 @@ void tell_fallback(const Op& op, const Implementation& native, const std::string
     if (!implementation.present) continue;
     present = true;
     first_order = first_order || (call.recorded && !implementation.differentiable);
-    reasons += std::string(reasons.empty() ? "" : "; ") + to_string(implementation.language) + " (" + implementation.origin +
-               "): " + refusal(implementation, call);
+    reasons += std::string(reasons.empty() ? "" : "; ") + to_string(implementation.language) + " (" +
+               implementation.origin + "): " + refusal(implementation, call);
   }
   if (first_order)
-    raise_error("NotDifferentiableError",
-                "the gradient of op '%s' is needed in a backward pass that is itself recorded (a higher-order derivative), but "
-                "no differentiable gradient of it is registered: %s. Register one written with mixgrad.numpy functions, or "
-                "take first-order derivatives only",
-                op.name.c_str(), reasons.c_str());
+    raise_error(
+        "NotDifferentiableError",
+        "the gradient of op '%s' is needed in a backward pass that is itself recorded (a higher-order derivative), but "
+        "no differentiable gradient of it is registered: %s. Register one written with mixgrad.numpy functions, or "
+        "take first-order derivatives only",
+        op.name.c_str(), reasons.c_str());
   std::string near;
   for (const auto& name : Registry::instance().near_names(op.name))
     if (name != op.name) near += (near.empty() ? " Near names: '" : ", '") + name + "'";
   if (!near.empty()) near += ".";
-  raise_error("MissingGradientError",
-              "the gradient of op '%s' is needed, but %s%s. Register one in Python with @mixgrad.register_gradient(\"%s\"), or "
-              "in C++ with MIXGRAD_REGISTER_GRADIENT(%s).%s",
-              op.name.c_str(),
-              !op.registered ? "the op has been unregistered"
-              : present      ? "none that is registered takes this call: "
-                             : "none is registered",
-              reasons.c_str(), op.name.c_str(), op.name.c_str(), near.c_str());
+  raise_error(
+      "MissingGradientError",
+      "the gradient of op '%s' is needed, but %s%s. Register one in Python with @mixgrad.register_gradient(\"%s\"), or "
+      "in C++ with MIXGRAD_REGISTER_GRADIENT(%s).%s",
+      op.name.c_str(),
+      !op.registered ? "the op has been unregistered"
+      : present      ? "none that is registered takes this call: "
+                     : "none is registered",
+      reasons.c_str(), op.name.c_str(), op.name.c_str(), near.c_str());
 }
 
 }  // namespace
@@ -198,11 +203,12 @@ Choice choose_gradient(Call& call, std::vector<Candidate>* why) {
           if (!why) return choice;
           taken = true;
         } else if (!why && call.recorded && overrides::field(record, Field::differentiable) != Py_True) {
-          raise_error("NotDifferentiableError",
-                      "the gradient of op '%s' is overridden at %s by one that is first order only, but this backward pass is "
-                      "itself recorded (a higher-order derivative). Override it with a gradient written with mixgrad.numpy "
-                      "functions, or leave the override before taking higher-order derivatives",
-                      op.name.c_str(), origin ? origin : "?");
+          raise_error(
+              "NotDifferentiableError",
+              "the gradient of op '%s' is overridden at %s by one that is first order only, but this backward pass is "
+              "itself recorded (a higher-order derivative). Override it with a gradient written with mixgrad.numpy "
+              "functions, or leave the override before taking higher-order derivatives",
+              op.name.c_str(), origin ? origin : "?");
         } else {
           note(why, "override", origin ? origin : "?", verdict.empty() ? "an inner override comes first" : verdict);
         }
@@ -303,10 +309,11 @@ bool broadcast_shapes(std::span<const ValueRef> inputs, std::int64_t* shape, int
 }  // namespace
 
 void refuse_other_thread(const std::string& op) {
-  raise_error("OtherThreadError",
-              "op '%s' was given an Array that another thread's tape recorded. A tape belongs to the thread that made it: pass "
-              "plain arrays between threads (np.asarray(array)), and watch them in the thread that differentiates",
-              op.c_str());
+  raise_error(
+      "OtherThreadError",
+      "op '%s' was given an Array that another thread's tape recorded. A tape belongs to the thread that made it: pass "
+      "plain arrays between threads (np.asarray(array)), and watch them in the thread that differentiates",
+      op.c_str());
 }
 
 namespace {
@@ -349,7 +356,8 @@ void record(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, std:
       continue;
     }
     Mask live = tape.live(input);
-    if (greedy) [[unlikely]] live |= tape.greedy(input);
+    if (greedy) [[unlikely]]
+      live |= tape.greedy(input);
     if (live == 0) continue;
     windows |= live;
     saved |= op.reads_of(i);
@@ -364,7 +372,8 @@ void record(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, std:
   }
   for (ValueRef& output : outputs)
     // A forward may give back an input, or an array that somebody else holds: the entry's output is a value of its own.
-    if (output->uses != 1 || output->references != 1 || output->position >= 0 || output->weak) output = make_alias(*output);
+    if (output->uses != 1 || output->references != 1 || output->position >= 0 || output->weak)
+      output = make_alias(*output);
   Few<Value*> kept(inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (saved & saved_bit(i)) {
@@ -378,7 +387,8 @@ void record(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, std:
   Ref kept_attributes;
   if (attributes && attributes != op.defaults.get()) kept_attributes = frozen(attributes);
   const Position position = tape.next();
-  Entry& entry = tape.push(windows, static_cast<std::uint32_t>(outputs.size()), static_cast<std::uint32_t>(inputs.size()));
+  Entry& entry =
+      tape.push(windows, static_cast<std::uint32_t>(outputs.size()), static_cast<std::uint32_t>(inputs.size()));
   fill(entry, &op, {kept.data(), kept.size()}, saved);
   if (kept_attributes || in_force) tape.give_objects(position, kept_attributes.release(), in_force.release());
   entry.location = Location::here();
@@ -399,7 +409,8 @@ void record(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, std:
 }
 
 bool python_first(const Op& op) {
-  if (overrides::active == 0) [[likely]] return op.preferred == static_cast<int>(Language::python);
+  if (overrides::active == 0) [[likely]]
+    return op.preferred == static_cast<int>(Language::python);
   Ref keep;
   return preference(op, overrides::current(keep), nullptr, nullptr) == static_cast<int>(Language::python);
 }
@@ -466,10 +477,11 @@ Ref weak_to_python(const Value& number) {
 void add_python_result(const Op& op, PyObject* item, Results& results, std::size_t index) {
   ValueRef value = result_to_value(item);
   if (is_array(item) && Tape::current().live(*value) != 0)
-    raise_error("UnsupportedError",
-                "the Python forward of op '%s' returned an Array that is being recorded; a forward is given plain ndarrays and "
-                "returns one. An Array from outside reaches it as an input only",
-                op.name.c_str());
+    raise_error(
+        "UnsupportedError",
+        "the Python forward of op '%s' returned an Array that is being recorded; a forward is given plain ndarrays and "
+        "returns one. An Array from outside reaches it as an input only",
+        op.name.c_str());
   if (!value) {
     if (results.multiple)
       raise(PyExc_TypeError, "output %zu of op '%s' is a %.200s; an op with several outputs returns arrays", index,
@@ -483,10 +495,11 @@ void add_python_result(const Op& op, PyObject* item, Results& results, std::size
 void run_python(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, Results& results) {
   const Implementation& python = op.of(What::forward, Language::python);
   if (!python.present)
-    raise_error("MissingGradientError",
-                "op '%s' has no forward that takes this call: the native one declined, and none is registered in Python. "
-                "Register one with @mixgrad.register_op(\"%s\", replace=True)",
-                op.name.c_str(), op.name.c_str());
+    raise_error(
+        "MissingGradientError",
+        "op '%s' has no forward that takes this call: the native one declined, and none is registered in Python. "
+        "Register one with @mixgrad.register_op(\"%s\", replace=True)",
+        op.name.c_str(), op.name.c_str());
   const Ref callable = python.whole;
   const std::size_t n_attributes = attributes ? static_cast<std::size_t>(PyTuple_GET_SIZE(attributes)) : 0;
   Few<Ref, 8> keep(inputs.size() + 1);
@@ -504,14 +517,16 @@ void run_python(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, 
     arguments[n++] = keep[inputs.size()].get();
   }
   const std::size_t n_positional = n - 1;
-  for (std::size_t i = 0; i < n_attributes; ++i) arguments[n++] = PyTuple_GET_ITEM(attributes, static_cast<Py_ssize_t>(i));
+  for (std::size_t i = 0; i < n_attributes; ++i)
+    arguments[n++] = PyTuple_GET_ITEM(attributes, static_cast<Py_ssize_t>(i));
   const Ref result = Ref::steal(PyObject_Vectorcall(callable.get(), arguments.data() + 1,
                                                     n_positional | PY_VECTORCALL_ARGUMENTS_OFFSET,
                                                     n_attributes ? op.attribute_keywords.get() : nullptr));
   ++python.calls;
   if (op.multiple) {
     if (!PyTuple_Check(result.get()) && !PyList_Check(result.get()))
-      raise(PyExc_TypeError, "op '%s' has several outputs, but its Python forward returned a %.200s; return a tuple of arrays",
+      raise(PyExc_TypeError,
+            "op '%s' has several outputs, but its Python forward returned a %.200s; return a tuple of arrays",
             op.name.c_str(), Py_TYPE(result.get())->tp_name);
     const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(result.get()));
     results.values.resize(count);
@@ -566,7 +581,8 @@ ValueRef run_elementwise(const Op& op, std::span<ValueRef> inputs) {
     output = make_value(loop.output, {shape, static_cast<std::size_t>(ndim)});
   }
   const int flags = kernels::elementwise(loop, {views, inputs.size()}, output->view());
-  if (flags) [[unlikely]] kernels::report_floating_point(op.ufunc.name(), flags);
+  if (flags) [[unlikely]]
+    kernels::report_floating_point(op.ufunc.name(), flags);
   ++op.of(What::forward, Language::native).calls;
   return output;
 }
@@ -593,7 +609,8 @@ Ref results_to_python(const Op& op, Results& results) {
   if (!results.multiple) return result_to_python(&op, std::move(results.values[0]));
   const Ref tuple = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(results.values.size())));
   for (std::size_t i = 0; i < results.values.size(); ++i)
-    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), result_to_python(&op, std::move(results.values[i])).release());
+    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i),
+                     result_to_python(&op, std::move(results.values[i])).release());
   return tuple;
 }
 
@@ -648,8 +665,8 @@ void run_fused(Call& call, const mixgrad_registration& native) {
     loop.function = native.loops[i][dtype_index(dtype)];
     loop.output = dtype;
     // The last result may overwrite g: nobody else sees it any more. `g` and the slot are two uses of one value.
-    const bool over_g = i == last && !g_is_returned && g.get() == call.upstream[0].get() && g->uses == 2 && g->references == 1 &&
-                        g->buffer->references == 1 && !g->buffer->foreign() && g->contiguous &&
+    const bool over_g = i == last && !g_is_returned && g.get() == call.upstream[0].get() && g->uses == 2 &&
+                        g->references == 1 && g->buffer->references == 1 && !g->buffer->foreign() && g->contiguous &&
                         g->bytes() == g->buffer->bytes && g->same_shape(output);
     ValueRef result = over_g ? make_alias(*g) : make_value(dtype, output.shape_span());
     kernels::elementwise(loop, {operands, n + 2}, result->view());
@@ -698,10 +715,11 @@ ValueRef gradient_result(const Call& call, PyObject* item, std::size_t index, co
   if (is_array(item)) {
     ValueRef value = value_of(item);
     if (!call.recorded && Tape::current().live(*value) != 0)
-      raise_error("UnsupportedError",
-                  "the gradient of op '%s' (%s) returned an Array that is being recorded, in a backward pass that is not: its "
-                  "own dependence would be lost. Make that Array an input of the op",
-                  call.op->name.c_str(), origin.c_str());
+      raise_error(
+          "UnsupportedError",
+          "the gradient of op '%s' (%s) returned an Array that is being recorded, in a backward pass that is not: its "
+          "own dependence would be lost. Make that Array an input of the op",
+          call.op->name.c_str(), origin.c_str());
     return value;
   }
   if (PyArray_Check(item)) {
@@ -719,15 +737,17 @@ ValueRef gradient_result(const Call& call, PyObject* item, std::size_t index, co
   }
   ValueRef value = result_to_value(item);
   if (!value || !is_differentiable(value->dtype)) {
-    PyObject* dtype = PyArray_Check(item) || PyArray_CheckScalar(item) ? PyObject_GetAttrString(item, "dtype") : nullptr;
+    PyObject* dtype =
+        PyArray_Check(item) || PyArray_CheckScalar(item) ? PyObject_GetAttrString(item, "dtype") : nullptr;
     const Ref keep = Ref::steal_or_null(dtype);
     if (!dtype) PyErr_Clear();
     if (PyLong_CheckExact(item)) return make_scalar(Dtype::float64, PyLong_AsDouble(item));
-    raise_error("GradientDtypeError",
-                "the gradient of op '%s' (%s) returned %s%S for input %zu, which has dtype %s; return an array of a float or "
-                "complex dtype, or None for zero",
-                call.op->name.c_str(), origin.c_str(), dtype ? "dtype " : "a ",
-                dtype ? dtype : reinterpret_cast<PyObject*>(Py_TYPE(item)), index, dtype_name(call.inputs[index]->dtype));
+    raise_error(
+        "GradientDtypeError",
+        "the gradient of op '%s' (%s) returned %s%S for input %zu, which has dtype %s; return an array of a float or "
+        "complex dtype, or None for zero",
+        call.op->name.c_str(), origin.c_str(), dtype ? "dtype " : "a ",
+        dtype ? dtype : reinterpret_cast<PyObject*>(Py_TYPE(item)), index, dtype_name(call.inputs[index]->dtype));
   }
   return value;
 }
@@ -751,19 +771,21 @@ void run_whole(Call& call, PyObject* function, const std::string& origin) {
   PyObject* sequence = result.get();
   if (!PyTuple_Check(sequence) && !PyList_Check(sequence)) {
     if (n != 1)
-      raise_error("GradientCountError",
-                  "the gradient of op '%s' (%s) returned a single %.200s, but the op has %zu inputs; return a tuple with one "
-                  "value per input (None for zero)",
-                  call.op->name.c_str(), origin.c_str(), Py_TYPE(sequence)->tp_name, n);
+      raise_error(
+          "GradientCountError",
+          "the gradient of op '%s' (%s) returned a single %.200s, but the op has %zu inputs; return a tuple with one "
+          "value per input (None for zero)",
+          call.op->name.c_str(), origin.c_str(), Py_TYPE(sequence)->tp_name, n);
     call.results[0] = gradient_result(call, sequence, 0, origin);
     return;
   }
   const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(sequence));
   if (count != n)
-    raise_error("GradientCountError",
-                "the gradient of op '%s' (%s) returned %zu value%s, but the op has %zu input%s; return one per input (None for "
-                "zero)",
-                call.op->name.c_str(), origin.c_str(), count, count == 1 ? "" : "s", n, n == 1 ? "" : "s");
+    raise_error(
+        "GradientCountError",
+        "the gradient of op '%s' (%s) returned %zu value%s, but the op has %zu input%s; return one per input (None for "
+        "zero)",
+        call.op->name.c_str(), origin.c_str(), count, count == 1 ? "" : "s", n, n == 1 ? "" : "s");
   for (std::size_t i = 0; i < n; ++i)
     call.results[i] = gradient_result(call, PySequence_Fast_GET_ITEM(sequence, static_cast<Py_ssize_t>(i)), i, origin);
 }
@@ -775,7 +797,8 @@ void run_per_argument(Call& call, const Implementation& implementation) {
   Few<Ref, 8> keep(n + 2);
   keep[0] = upstream_argument(call);
   for (std::size_t i = 0; i < n; ++i)
-    keep[1 + i] = call.is_saved(i) ? gradient_argument(call, ValueRef::borrow(call.inputs[i])) : not_saved(call, i, false);
+    keep[1 + i] =
+        call.is_saved(i) ? gradient_argument(call, ValueRef::borrow(call.inputs[i])) : not_saved(call, i, false);
   if (op.multiple) {
     Ref tuple = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(call.outputs.size())));
     for (std::size_t i = 0; i < call.outputs.size(); ++i)
@@ -807,9 +830,9 @@ void run_per_argument(Call& call, const Implementation& implementation) {
     const std::size_t n_positional = at - 1;
     for (const std::size_t place : argument.function.passed)
       arguments[at++] = PyTuple_GET_ITEM(call.attributes, static_cast<Py_ssize_t>(place));
-    const Ref result =
-        Ref::steal(PyObject_Vectorcall(callable.get(), arguments.data() + 1, n_positional | PY_VECTORCALL_ARGUMENTS_OFFSET,
-                                       n_keywords ? keywords.get() : nullptr));
+    const Ref result = Ref::steal(PyObject_Vectorcall(callable.get(), arguments.data() + 1,
+                                                      n_positional | PY_VECTORCALL_ARGUMENTS_OFFSET,
+                                                      n_keywords ? keywords.get() : nullptr));
     call.results[i] = gradient_result(call, result.get(), i, origin);
   }
 }

@@ -91,7 +91,8 @@ struct Choice {
   Ref keep;
 };
 
-/// Chooses the gradient for a call, by the order of docs/dispatch. Throws MissingGradientError or NotDifferentiableError.
+/// Chooses the gradient for a call, by the order of docs/dispatch. Throws MissingGradientError or
+/// NotDifferentiableError.
 Choice choose_gradient(Call& call, std::vector<Candidate>* why = nullptr);
 
 /// Computes `call.results` (one per input, null: zero) with the chosen implementation, unchecked.
@@ -110,8 +111,8 @@ extern PyObject* variable;
 PyObject* current(Ref& keep);
 }  // namespace overrides
 
-/// Whether a fallback to Python, where a native gradient exists but declined, is a FallbackWarning, once per op. They are
-/// counted in any case.
+/// Whether a fallback to Python, where a native gradient exists but declined, is a FallbackWarning, once per op. They
+/// are counted in any case.
 extern bool tell_fallbacks;
 
 [[noreturn]] void refuse_other_thread(const std::string& op);

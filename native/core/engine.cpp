@@ -49,7 +49,8 @@ Ref attributes_of(const char* op_name, std::initializer_list<std::pair<const cha
     for (const auto& [name, object] : given)
       if (op.attribute_names[static_cast<std::size_t>(i)] == name) value = object;
     for (const Parameter& parameter : op.parameters)
-      if (!value && !parameter.is_input && parameter.index == static_cast<std::size_t>(i)) value = parameter.default_value.get();
+      if (!value && !parameter.is_input && parameter.index == static_cast<std::size_t>(i))
+        value = parameter.default_value.get();
     PyTuple_SET_ITEM(tuple.get(), i, Py_NewRef(value ? value : Py_None));
   }
   return tuple;
@@ -170,11 +171,12 @@ void annotate(const Call& call, const std::string& origin) noexcept {
 }
 
 [[noreturn]] void refuse_mutated(const Call& call, const char* what) {
-  raise_error("MutatedInputError",
-              "%s of op '%s' was changed in place between recording and gradient: the gradient would be wrong. Take the gradient "
-              "before you change the array, or record a copy (x.copy()). mixgrad.debug.check_mutation(\"off\") turns this check "
-              "off",
-              what, call.op->name.c_str());
+  raise_error(
+      "MutatedInputError",
+      "%s of op '%s' was changed in place between recording and gradient: the gradient would be wrong. Take the gradient "
+      "before you change the array, or record a copy (x.copy()). mixgrad.debug.check_mutation(\"off\") turns this check "
+      "off",
+      what, call.op->name.c_str());
 }
 
 void check_unchanged(const Call& call, std::uint32_t pass) {
@@ -229,18 +231,21 @@ void finish_results(Call& call, const Choice& choice) {
     if (!result) continue;
     const Value& input = *call.inputs[i];
     if (!is_differentiable(result->dtype))
-      raise_error("GradientDtypeError",
-                  "the gradient of op '%s' (%s) returned dtype %s for input %zu, which has dtype %s; return a float or complex "
-                  "dtype, or nothing for zero",
-                  call.op->name.c_str(), describe(choice).c_str(), dtype_name(result->dtype), i, dtype_name(input.dtype));
+      raise_error(
+          "GradientDtypeError",
+          "the gradient of op '%s' (%s) returned dtype %s for input %zu, which has dtype %s; return a float or complex "
+          "dtype, or nothing for zero",
+          call.op->name.c_str(), describe(choice).c_str(), dtype_name(result->dtype), i, dtype_name(input.dtype));
     result->weak = false;
     if (!same_shape(*result, input)) {
       std::uint64_t axes = 0;
-      const bool sums = call.op->broadcasts && same_shape(*result, *call.outputs[0]) && axes_to_sum(*result, input, axes);
+      const bool sums =
+          call.op->broadcasts && same_shape(*result, *call.outputs[0]) && axes_to_sum(*result, input, axes);
       if (!sums)
         raise_error("GradientShapeError",
-                    "the gradient of op '%s' (%s) returned shape %s for input %zu, which has shape %s%s%s%s", call.op->name.c_str(),
-                    describe(choice).c_str(), shape_text(result->shape_span()).c_str(), i, shape_text(input.shape_span()).c_str(),
+                    "the gradient of op '%s' (%s) returned shape %s for input %zu, which has shape %s%s%s%s",
+                    call.op->name.c_str(), describe(choice).c_str(), shape_text(result->shape_span()).c_str(), i,
+                    shape_text(input.shape_span()).c_str(),
                     call.op->broadcasts ? "; return the input's shape or the output's, " : "; return the input's shape",
                     call.op->broadcasts ? shape_text(call.outputs[0]->shape_span()).c_str() : "",
                     call.op->broadcasts ? ", which is then summed" : "");
@@ -259,7 +264,8 @@ bool declares_zero(const Choice& choice, std::size_t input) noexcept {
   if (!choice.implementation) return false;
   const Implementation& implementation = *choice.implementation;
   if (implementation.native)
-    return implementation.native->kind == MIXGRAD_KIND_ELEMENTWISE && implementation.native->trivial[input] == MIXGRAD_TRIVIAL_ZERO;
+    return implementation.native->kind == MIXGRAD_KIND_ELEMENTWISE &&
+           implementation.native->trivial[input] == MIXGRAD_TRIVIAL_ZERO;
   if (implementation.arguments.empty()) return false;
   const std::size_t slot = implementation.per_index ? 0 : input;
   return implementation.arguments[slot].state == ArgumentGradient::State::zero;
@@ -460,10 +466,11 @@ class Walk {
   static void check_none(const Call& call, const Choice& choice) {
     for (std::size_t i = 0; i < call.inputs.size(); ++i) {
       if (!call.needs_gradient(i) || call.results[i] || op_declares_zero(*call.op, i)) continue;
-      raise_error("GradientCountError",
-                  "the gradient of op '%s' (%s) returned nothing (None) for input %zu, which needs a gradient. Return its "
-                  "gradient, or declare that it is zero: registry[\"%s\"].gradient(None, argument=%zu)",
-                  call.op->name.c_str(), describe(choice).c_str(), i, call.op->name.c_str(), i);
+      raise_error(
+          "GradientCountError",
+          "the gradient of op '%s' (%s) returned nothing (None) for input %zu, which needs a gradient. Return its "
+          "gradient, or declare that it is zero: registry[\"%s\"].gradient(None, argument=%zu)",
+          call.op->name.c_str(), describe(choice).c_str(), i, call.op->name.c_str(), i);
     }
   }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine: walks the tape backwards and does for every gradient what is tedious. It knows the contract of a gradient,
-// and no op but the few that it records itself in higher-order passes (add, sum, reshape, broadcast_to, astype, real).
+// The engine: walks the tape backwards and does for every gradient what is tedious. It knows the contract of a
+// gradient, and no op but the few that it records itself in higher-order passes (add, sum, reshape, broadcast_to,
+// astype, real).
 #pragma once
 
 #include <span>
@@ -13,10 +14,10 @@ namespace mixgrad::core {
 /// What a backward pass is asked for.
 struct Backward {
   Tape& tape;
-  int bit;           ///< of the window
+  int bit;  ///< of the window
   Position start, end;
-  bool greedy;       ///< sources may lie before the window
-  bool keep;         ///< persistent: entries keep what they saved
+  bool greedy;  ///< sources may lie before the window
+  bool keep;    ///< persistent: entries keep what they saved
   std::span<const ValueRef> targets;
   std::span<const ValueRef> upstream;
   std::span<const ValueRef> sources;

@@ -12,8 +12,7 @@ namespace mixgrad::core {
 namespace {
 
 struct EntryObject {
-  PyObject_HEAD
-  Call* call;
+  PyObject_HEAD Call* call;
 };
 
 PyTypeObject* entry_type = nullptr;
@@ -33,7 +32,8 @@ Ref argument(const Call& call, Value* value) {
 }
 
 std::string input_label(const Op& op, std::size_t index) {
-  if (!op.variadic && index < op.input_names.size()) return "input " + std::to_string(index) + " ('" + op.input_names[index] + "')";
+  if (!op.variadic && index < op.input_names.size())
+    return "input " + std::to_string(index) + " ('" + op.input_names[index] + "')";
   return "input " + std::to_string(index);
 }
 
@@ -88,7 +88,8 @@ PyObject* needs_gradient(PyObject* self, PyObject* index) {
     const Py_ssize_t i = PyNumber_AsSsize_t(index, PyExc_IndexError);
     if (i == -1 && PyErr_Occurred()) throw PythonError();
     if (i < 0 || static_cast<std::size_t>(i) >= call.inputs.size())
-      raise(PyExc_IndexError, "op '%s' has %zu inputs; there is no input %zd", call.op->name.c_str(), call.inputs.size(), i);
+      raise(PyExc_IndexError, "op '%s' has %zu inputs; there is no input %zd", call.op->name.c_str(),
+            call.inputs.size(), i);
     return PyBool_FromLong(call.needs_gradient(static_cast<std::size_t>(i)));
   });
 }
@@ -158,7 +159,8 @@ PyGetSetDef entry_getset[] = {
     {}};
 
 PyMethodDef entry_methods[] = {
-    {"needs_gradient", needs_gradient, METH_O, "needs_gradient($self, index, /)\n--\n\nWhether input `index` needs a gradient."},
+    {"needs_gradient", needs_gradient, METH_O,
+     "needs_gradient($self, index, /)\n--\n\nWhether input `index` needs a gradient."},
     {"native", call_native, METH_O, "native($self, g, /)\n--\n\nWhat the native gradient gives: one value per input."},
     {"python", call_python, METH_O, "python($self, g, /)\n--\n\nWhat the Python gradient gives: one value per input."},
     {}};
@@ -175,8 +177,7 @@ PyType_Spec entry_spec = {"mixgrad._core.Entry", sizeof(EntryObject), 0,
 // --- not saved ------------------------------------------------------------------------------------------------------
 
 struct NotSavedObject {
-  PyObject_HEAD
-  Value* value;
+  PyObject_HEAD Value* value;
   const Op* op;
   PyObject* what;
 };
@@ -197,7 +198,9 @@ PyObject* refuse(PyObject* self) {
   });
 }
 
-PyObject* refuse_binary(PyObject* left, PyObject* right) { return refuse(Py_IS_TYPE(left, not_saved_type) ? left : right); }
+PyObject* refuse_binary(PyObject* left, PyObject* right) {
+  return refuse(Py_IS_TYPE(left, not_saved_type) ? left : right);
+}
 PyObject* refuse_ternary(PyObject* left, PyObject* right, PyObject*) { return refuse_binary(left, right); }
 PyObject* refuse_call(PyObject* self, PyObject*, PyObject*) { return refuse(self); }
 PyObject* refuse_method(PyObject* self, PyObject* const*, Py_ssize_t, PyObject*) { return refuse(self); }
@@ -238,8 +241,8 @@ PyGetSetDef not_saved_getset[] = {{"shape", not_saved_shape, nullptr, nullptr, n
 
 #define MIXGRAD_REFUSING(name) \
   {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(refuse_method)), METH_FASTCALL | METH_KEYWORDS, nullptr}
-PyMethodDef not_saved_methods[] = {MIXGRAD_REFUSING("__array__"), MIXGRAD_REFUSING("__array_ufunc__"),
-                                   MIXGRAD_REFUSING("__array_function__"), {}};
+PyMethodDef not_saved_methods[] = {
+    MIXGRAD_REFUSING("__array__"), MIXGRAD_REFUSING("__array_ufunc__"), MIXGRAD_REFUSING("__array_function__"), {}};
 #undef MIXGRAD_REFUSING
 
 template <class Function>
@@ -248,20 +251,31 @@ PyType_Slot slot(int id, Function* function) {
 }
 
 void make_not_saved_type(PyObject* module) {
-  static PyType_Slot slots[] = {
-      slot(Py_tp_dealloc, not_saved_dealloc),     slot(Py_tp_getattro, not_saved_getattro),
-      slot(Py_tp_call, refuse_call),              slot(Py_tp_iter, refuse),
-      slot(Py_tp_richcompare, refuse_compare),    {Py_tp_getset, not_saved_getset},
-      {Py_tp_methods, not_saved_methods},         slot(Py_nb_add, refuse_binary),
-      slot(Py_nb_subtract, refuse_binary),        slot(Py_nb_multiply, refuse_binary),
-      slot(Py_nb_true_divide, refuse_binary),     slot(Py_nb_floor_divide, refuse_binary),
-      slot(Py_nb_remainder, refuse_binary),       slot(Py_nb_matrix_multiply, refuse_binary),
-      slot(Py_nb_power, refuse_ternary),          slot(Py_nb_negative, refuse),
-      slot(Py_nb_positive, refuse),               slot(Py_nb_absolute, refuse),
-      slot(Py_nb_float, refuse),                  slot(Py_nb_int, refuse),
-      slot(Py_nb_index, refuse),                  slot(Py_nb_bool, refuse_bool),
-      slot(Py_mp_subscript, refuse_binary),       slot(Py_mp_length, refuse_length),
-      {0, nullptr}};
+  static PyType_Slot slots[] = {slot(Py_tp_dealloc, not_saved_dealloc),
+                                slot(Py_tp_getattro, not_saved_getattro),
+                                slot(Py_tp_call, refuse_call),
+                                slot(Py_tp_iter, refuse),
+                                slot(Py_tp_richcompare, refuse_compare),
+                                {Py_tp_getset, not_saved_getset},
+                                {Py_tp_methods, not_saved_methods},
+                                slot(Py_nb_add, refuse_binary),
+                                slot(Py_nb_subtract, refuse_binary),
+                                slot(Py_nb_multiply, refuse_binary),
+                                slot(Py_nb_true_divide, refuse_binary),
+                                slot(Py_nb_floor_divide, refuse_binary),
+                                slot(Py_nb_remainder, refuse_binary),
+                                slot(Py_nb_matrix_multiply, refuse_binary),
+                                slot(Py_nb_power, refuse_ternary),
+                                slot(Py_nb_negative, refuse),
+                                slot(Py_nb_positive, refuse),
+                                slot(Py_nb_absolute, refuse),
+                                slot(Py_nb_float, refuse),
+                                slot(Py_nb_int, refuse),
+                                slot(Py_nb_index, refuse),
+                                slot(Py_nb_bool, refuse_bool),
+                                slot(Py_mp_subscript, refuse_binary),
+                                slot(Py_mp_length, refuse_length),
+                                {0, nullptr}};
   static PyType_Spec spec = {"mixgrad._core.NotSaved", sizeof(NotSavedObject), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
   const Ref type = Ref::steal(PyType_FromSpec(&spec));
@@ -291,18 +305,20 @@ Ref not_saved(const Call& call, std::size_t index, bool output) {
 }
 
 void raise_not_saved(const std::string& op, const std::string& what) {
-  raise_error("NotSavedError",
-              "%s of op '%s' was not saved when the op was recorded: the op declares (saves=...) that its gradient does not read "
-              "it. Add it to the op's `saves`, or put the override in force around the forward as well, which saves everything. "
-              "Its shape, dtype, ndim and size can be read without",
-              what.c_str(), op.c_str());
+  raise_error(
+      "NotSavedError",
+      "%s of op '%s' was not saved when the op was recorded: the op declares (saves=...) that its gradient does not read "
+      "it. Add it to the op's `saves`, or put the override in force around the forward as well, which saves everything. "
+      "Its shape, dtype, ndim and size can be read without",
+      what.c_str(), op.c_str());
 }
 
 Ref attributes_dict(const Op& op, PyObject* attributes) {
   Ref dict = Ref::steal(PyDict_New());
   for (std::size_t i = 0; i < op.attribute_names.size(); ++i) {
     PyObject* value = attributes ? PyTuple_GET_ITEM(attributes, static_cast<Py_ssize_t>(i)) : Py_None;
-    if (PyDict_SetItem(dict.get(), PyTuple_GET_ITEM(op.attribute_keywords.get(), static_cast<Py_ssize_t>(i)), value) < 0)
+    if (PyDict_SetItem(dict.get(), PyTuple_GET_ITEM(op.attribute_keywords.get(), static_cast<Py_ssize_t>(i)), value) <
+        0)
       throw PythonError();
   }
   return dict;

@@ -74,9 +74,7 @@ PyUFuncObject& numpy_ufunc(const char* name, Ref& keep) {
   return *reinterpret_cast<PyUFuncObject*>(keep.get());
 }
 
-Ref new_array(Dtype dtype, npy_intp n) {
-  return Ref::steal(PyArray_SimpleNew(1, &n, static_cast<int>(dtype)));
-}
+Ref new_array(Dtype dtype, npy_intp n) { return Ref::steal(PyArray_SimpleNew(1, &n, static_cast<int>(dtype))); }
 
 }  // namespace
 
@@ -203,7 +201,8 @@ int elementwise(const Loop& loop, std::span<const View> inputs, const View& out)
     if (n < kReleaseGil) [[likely]] {
       loop.function(pointers, &n, strides, loop.data);
       const int flags = floating_point_flags();
-      if (flags) [[unlikely]] clear_floating_point_flags();
+      if (flags) [[unlikely]]
+        clear_floating_point_flags();
       return flags;
     }
   }
@@ -282,7 +281,8 @@ void fill_identity(const View& out, double real) noexcept {
     case Dtype::float64:
       return fill(out, real);
     case Dtype::complex64:
-      return fill(out, std::pair<float, float>(static_cast<float>(real), real == 1.0 ? 0.0f : static_cast<float>(real)));
+      return fill(out,
+                  std::pair<float, float>(static_cast<float>(real), real == 1.0 ? 0.0f : static_cast<float>(real)));
     default:
       return fill(out, std::pair<double, double>(real, real == 1.0 ? 0.0 : real));
   }
@@ -383,7 +383,8 @@ void normalise(Matrix& m, std::int64_t item) noexcept {
 }
 
 bool blas_takes(const Matrix& m, std::int64_t item) noexcept {
-  return blas_takes(m.row_stride, m.column_stride, m.columns, item) || blas_takes(m.column_stride, m.row_stride, m.rows, item);
+  return blas_takes(m.row_stride, m.column_stride, m.columns, item) ||
+         blas_takes(m.column_stride, m.row_stride, m.rows, item);
 }
 
 template <class T>
@@ -473,11 +474,8 @@ int matmul(const View& a, const View& b, const View& out) {
     if (pack_left) pack(x, dtype, left_space.data());
     if (pack_right) pack(y, dtype, right_space.data());
     char* arguments[3] = {x.data, y.data, pointers[2]};
-    const std::int64_t steps[9] = {0,            0,
-                                   0,            x.row_stride,
-                                   x.column_stride, y.row_stride,
-                                   y.column_stride, p * item,
-                                   item};
+    const std::int64_t steps[9] = {0,        0,   0, x.row_stride, x.column_stride, y.row_stride, y.column_stride,
+                                   p * item, item};
     loop.function(arguments, dimensions, steps, loop.data);
   };
   const auto all = [&] {
@@ -509,7 +507,8 @@ void initialise() {
   Ref keep;
   for (int d = 0; d < 4; ++d) {
     const int pair[2] = {static_cast<int>(kDtypes[d]), static_cast<int>(kDtypes[d])};
-    for (int r = 0; r < kReductions; ++r) numpy.reductions[r][d] = find_loop(numpy_ufunc(kReductionNames[r], keep), pair);
+    for (int r = 0; r < kReductions; ++r)
+      numpy.reductions[r][d] = find_loop(numpy_ufunc(kReductionNames[r], keep), pair);
     numpy.matmul[d] = find_loop(numpy_ufunc("matmul", keep), pair);
     if (!numpy.matmul[d]) raise(PyExc_ImportError, "this NumPy has no matmul loop that mixgrad can call");
   }

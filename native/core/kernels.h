@@ -21,8 +21,9 @@ struct Loop {
   explicit operator bool() const noexcept { return function != nullptr; }
 };
 
-/// The loops of a NumPy ufunc whose inputs all have one differentiable dtype, found by type tuple (never by index). A loop
-/// that is missing, or that fails the self-check against NumPy's own call at its first use, is empty: the caller calls NumPy.
+/// The loops of a NumPy ufunc whose inputs all have one differentiable dtype, found by type tuple (never by index). A
+/// loop that is missing, or that fails the self-check against NumPy's own call at its first use, is empty: the caller
+/// calls NumPy.
 class Ufunc {
  public:
   Ufunc() = default;
@@ -31,7 +32,8 @@ class Ufunc {
   const char* name() const noexcept { return name_; }
   const Loop& loop(Dtype inputs) const {
     const int index = dtype_index(inputs);
-    if (!checked_[index]) [[unlikely]] check(index);
+    if (!checked_[index]) [[unlikely]]
+      check(index);
     return loops_[index];
   }
   explicit operator bool() const noexcept { return n_inputs_ != 0; }
@@ -53,20 +55,20 @@ void clear_floating_point_flags() noexcept;
 /// Reports flags as NumPy's own calls do, by np.errstate. Throws PythonError when that raises.
 void report_floating_point(const char* name, int flags);
 
-/// out = loop(inputs...), with broadcasting of the inputs to out's shape: coalesces axes, releases the GIL and uses several
-/// threads above a size threshold. Every input has the dtype that the loop wants; out does not overlap an input unless
-/// identically. Returns the floating-point flags that were raised.
+/// out = loop(inputs...), with broadcasting of the inputs to out's shape: coalesces axes, releases the GIL and uses
+/// several threads above a size threshold. Every input has the dtype that the loop wants; out does not overlap an input
+/// unless identically. Returns the floating-point flags that were raised.
 int elementwise(const Loop& loop, std::span<const View> inputs, const View& out) noexcept;
 
-/// Matrix product of (..., n, k) and (..., k, m), batch axes broadcast, into the contiguous `out`: BLAS through np.matmul's
-/// inner loop, operands that BLAS cannot take packed first, an inner dimension of 1 as a multiplication. All of one dtype.
-/// 1-d operands are the caller's to expand. Returns flags; throws std::bad_alloc.
+/// Matrix product of (..., n, k) and (..., k, m), batch axes broadcast, into the contiguous `out`: BLAS through
+/// np.matmul's inner loop, operands that BLAS cannot take packed first, an inner dimension of 1 as a multiplication.
+/// All of one dtype. 1-d operands are the caller's to expand. Returns flags; throws std::bad_alloc.
 int matmul(const View& a, const View& b, const View& out);
 
 enum class Reduction { add, multiply, maximum, minimum };
-/// Reduces the axes whose bit is set into the contiguous `out` (reduced axes left out). `exact`: refuse (return false) where
-/// the order of the operations could differ from NumPy's own, so that a forward is bit-equal. Empty reductions of maximum and
-/// minimum are refused. Flags raised are added to `flags`.
+/// Reduces the axes whose bit is set into the contiguous `out` (reduced axes left out). `exact`: refuse (return false)
+/// where the order of the operations could differ from NumPy's own, so that a forward is bit-equal. Empty reductions of
+/// maximum and minimum are refused. Flags raised are added to `flags`.
 bool reduce(Reduction, const View& x, std::uint64_t axes, const View& out, bool exact, int& flags);
 
 /// Copies with casting (complex to real takes the real part) and broadcasting of `from` to `to`'s shape.

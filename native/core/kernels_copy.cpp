@@ -141,7 +141,8 @@ void copy(const View& from, const View& to) noexcept {
       const char* source = p[0];
       char* target = p[1];
       const auto each = [&]<class T>(T) {
-        for (std::int64_t i = 0; i < n; ++i, source += strides[0], target += strides[1]) std::memcpy(target, source, sizeof(T));
+        for (std::int64_t i = 0; i < n; ++i, source += strides[0], target += strides[1])
+          std::memcpy(target, source, sizeof(T));
       };
       switch (item) {
         case 4:
@@ -151,7 +152,8 @@ void copy(const View& from, const View& to) noexcept {
         case 16:
           return each(ComplexOf<double>{});
         default:
-          for (std::int64_t i = 0; i < n; ++i, source += strides[0], target += strides[1]) std::memcpy(target, source, item);
+          for (std::int64_t i = 0; i < n; ++i, source += strides[0], target += strides[1])
+            std::memcpy(target, source, item);
       }
     });
     return;

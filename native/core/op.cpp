@@ -13,8 +13,7 @@ namespace mixgrad::core {
 namespace {
 
 struct OpObject {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
+  PyObject_HEAD vectorcallfunc vectorcall;
   Op* op;
   PyObject* dict;
 };
@@ -35,7 +34,8 @@ struct Bound {
   if (!text) throw PythonError();
   if (std::strcmp(text, "out") == 0)
     raise_error("UnsupportedError",
-                "%s: out= cannot be used with an Array, which is never changed in place; use the result instead", op.name.c_str());
+                "%s: out= cannot be used with an Array, which is never changed in place; use the result instead",
+                op.name.c_str());
   if (std::strcmp(text, "where") == 0)
     raise_error("UnsupportedError",
                 "%s: where= of a ufunc leaves elements undefined and cannot be used with an Array; use "
@@ -80,7 +80,8 @@ void bind(const Op& op, PyObject* const* args, std::size_t n_args, PyObject* kwn
   std::size_t positional = 0;
   while (positional < n_parameters && !op.parameters[positional].keyword_only) ++positional;
   if (n_args > positional)
-    raise(PyExc_TypeError, "%s() takes at most %zu positional arguments, %zu were given", op.name.c_str(), positional, n_args);
+    raise(PyExc_TypeError, "%s() takes at most %zu positional arguments, %zu were given", op.name.c_str(), positional,
+          n_args);
   for (std::size_t i = 0; i < n_args; ++i) given[i] = args[i];
   const Py_ssize_t n_keywords = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
   for (Py_ssize_t k = 0; k < n_keywords; ++k) {
@@ -94,7 +95,8 @@ void bind(const Op& op, PyObject* const* args, std::size_t n_args, PyObject* kwn
     given[at] = args[n_args + static_cast<std::size_t>(k)];
   }
   Ref attributes;
-  if (!op.attribute_names.empty()) attributes = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(op.attribute_names.size())));
+  if (!op.attribute_names.empty())
+    attributes = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(op.attribute_names.size())));
   for (std::size_t i = 0; i < n_parameters; ++i) {
     const Parameter& parameter = op.parameters[i];
     PyObject* value = given[i] ? given[i] : parameter.default_value.get();
@@ -104,10 +106,11 @@ void bind(const Op& op, PyObject* const* args, std::size_t n_args, PyObject* kwn
       continue;
     }
     if (holds_array(value))
-      raise_error("UnsupportedError",
-                  "argument '%U' of op '%s' is an Array, but the op is not differentiated with respect to it; pass plain values "
-                  "(np.asarray(array)) to say that it is a constant",
-                  parameter.name.get(), op.name.c_str());
+      raise_error(
+          "UnsupportedError",
+          "argument '%U' of op '%s' is an Array, but the op is not differentiated with respect to it; pass plain values "
+          "(np.asarray(array)) to say that it is a constant",
+          parameter.name.get(), op.name.c_str());
     PyTuple_SET_ITEM(attributes.get(), static_cast<Py_ssize_t>(parameter.index), Py_NewRef(value));
   }
   bound.attributes = std::move(attributes);
@@ -138,7 +141,8 @@ PyObject* op_call(PyObject* self, PyObject* const* args, std::size_t nargsf, PyO
     for (std::size_t i = 0; i < n; ++i) {
       arrays = arrays || is_array(bound.inputs[i]);
       if ((inputs[i] = to_value_or_null(bound.inputs[i]))) continue;
-      const std::string what = "argument '" + (op.variadic ? std::to_string(i) : op.input_names[i]) + "' of op '" + op.name + "'";
+      const std::string what =
+          "argument '" + (op.variadic ? std::to_string(i) : op.input_names[i]) + "' of op '" + op.name + "'";
       inputs[i] = to_value(bound.inputs[i], what.c_str());
     }
     Results results;
@@ -148,7 +152,9 @@ PyObject* op_call(PyObject* self, PyObject* const* args, std::size_t nargsf, PyO
   });
 }
 
-PyObject* op_repr(PyObject* self) { return PyUnicode_FromFormat("<mixgrad.Op '%s'>", object_of(self)->op->name.c_str()); }
+PyObject* op_repr(PyObject* self) {
+  return PyUnicode_FromFormat("<mixgrad.Op '%s'>", object_of(self)->op->name.c_str());
+}
 
 void op_dealloc(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
@@ -195,17 +201,18 @@ PyObject* get_broadcasts(PyObject* self, void*) { return PyBool_FromLong(object_
 PyObject* get_multiple(PyObject* self, void*) { return PyBool_FromLong(object_of(self)->op->multiple); }
 PyObject* get_differentiable(PyObject* self, void*) { return PyBool_FromLong(object_of(self)->op->differentiable); }
 
-PyGetSetDef getset[] = {{"name", get_name, nullptr, "The op's name.", nullptr},
-                        {"__name__", get_name, nullptr, nullptr, nullptr},
-                        {"aliases", get_aliases, nullptr, "Other names of the op.", nullptr},
-                        {"inputs", get_inputs, nullptr, "Names of the array arguments.", nullptr},
-                        {"attributes", get_attributes, nullptr, "Names of all other arguments.", nullptr},
-                        {"variadic", get_variadic, nullptr, "Whether the inputs are a sequence of arrays.", nullptr},
-                        {"broadcasts", get_broadcasts, nullptr, "Whether gradients may have the output's shape.", nullptr},
-                        {"multiple", get_multiple, nullptr, "Whether the op has several outputs.", nullptr},
-                        {"differentiable", get_differentiable, nullptr, "Whether the op is recorded at all.", nullptr},
-                        {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
-                        {}};
+PyGetSetDef getset[] = {
+    {"name", get_name, nullptr, "The op's name.", nullptr},
+    {"__name__", get_name, nullptr, nullptr, nullptr},
+    {"aliases", get_aliases, nullptr, "Other names of the op.", nullptr},
+    {"inputs", get_inputs, nullptr, "Names of the array arguments.", nullptr},
+    {"attributes", get_attributes, nullptr, "Names of all other arguments.", nullptr},
+    {"variadic", get_variadic, nullptr, "Whether the inputs are a sequence of arrays.", nullptr},
+    {"broadcasts", get_broadcasts, nullptr, "Whether gradients may have the output's shape.", nullptr},
+    {"multiple", get_multiple, nullptr, "Whether the op has several outputs.", nullptr},
+    {"differentiable", get_differentiable, nullptr, "Whether the op is recorded at all.", nullptr},
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+    {}};
 
 PyMethodDef methods[] = {{"__reduce__", op_reduce, METH_NOARGS, nullptr}, {}};
 
@@ -223,9 +230,9 @@ PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(op_dealloc)},
                        {Py_tp_members, members},
                        {0, nullptr}};
 
-PyType_Spec spec = {"mixgrad.Op", sizeof(OpObject), 0,
-                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-                    slots};
+PyType_Spec spec = {
+    "mixgrad.Op", sizeof(OpObject), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
 }  // namespace
 

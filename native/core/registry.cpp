@@ -43,11 +43,12 @@ Op& Registry::add(std::unique_ptr<Op> op, bool replace) {
   for (const auto& name : names) {
     if (const Op* other = find(name)) {
       if (replace && other->name == op->name) continue;
-      raise_error("DuplicateRegistrationError",
-                  "op '%s' cannot be registered at %s: the name '%s' belongs to op '%s', registered at %s. Choose another "
-                  "name, or pass replace=True to replace an op of the same name",
-                  op->name.c_str(), op->of(What::forward, Language::python).origin.c_str(), name.c_str(),
-                  other->name.c_str(), other->of(What::forward, Language::python).origin.c_str());
+      raise_error(
+          "DuplicateRegistrationError",
+          "op '%s' cannot be registered at %s: the name '%s' belongs to op '%s', registered at %s. Choose another "
+          "name, or pass replace=True to replace an op of the same name",
+          op->name.c_str(), op->of(What::forward, Language::python).origin.c_str(), name.c_str(), other->name.c_str(),
+          other->of(What::forward, Language::python).origin.c_str());
     }
   }
   if (Op* other = find(op->name)) remove(*other);
@@ -78,10 +79,11 @@ void Registry::remove(Op& op) {
 
 void check_duplicate(const Op& op, What what, const Implementation& present, const std::string& origin, bool replace) {
   if (!present.present || replace) return;
-  raise_error("DuplicateRegistrationError",
-              "op '%s' has a %s %s already, registered at %s; a second one was given at %s. Pass replace=True to replace "
-              "it, or use mixgrad.override_gradient to replace it for a while",
-              op.name.c_str(), to_string(present.language), to_string(what), present.origin.c_str(), origin.c_str());
+  raise_error(
+      "DuplicateRegistrationError",
+      "op '%s' has a %s %s already, registered at %s; a second one was given at %s. Pass replace=True to replace "
+      "it, or use mixgrad.override_gradient to replace it for a while",
+      op.name.c_str(), to_string(present.language), to_string(what), present.origin.c_str(), origin.c_str());
 }
 
 namespace {
@@ -124,14 +126,15 @@ void Registry::add_native(const mixgrad_registration* first, const char* module)
       if (present.native || !present.present || what == What::gradient)
         check_duplicate(*op, what, present, origin, replace);
       if (node->kind == MIXGRAD_KIND_ELEMENTWISE && static_cast<std::size_t>(node->n_inputs) != op->input_names.size())
-        raise_error("GradientCountError", "%s: element-wise gradient of '%s' gives %d expressions, the op has %d inputs",
-                    origin.c_str(), op->name.c_str(), node->n_inputs, static_cast<int>(op->input_names.size()));
+        raise_error("GradientCountError",
+                    "%s: element-wise gradient of '%s' gives %d expressions, the op has %d inputs", origin.c_str(),
+                    op->name.c_str(), node->n_inputs, static_cast<int>(op->input_names.size()));
     }
     for (const auto* other : seen)
       if (std::string_view(other->op) == node->op &&
           (other->kind == MIXGRAD_KIND_FORWARD) == (node->kind == MIXGRAD_KIND_FORWARD) && !replace)
-        raise_error("DuplicateRegistrationError", "op '%s' gets two native %ss: at %s and at %s", node->op, to_string(what),
-                    origin_of(*other, module).c_str(), origin.c_str());
+        raise_error("DuplicateRegistrationError", "op '%s' gets two native %ss: at %s and at %s", node->op,
+                    to_string(what), origin_of(*other, module).c_str(), origin.c_str());
     seen.push_back(node);
   }
   for (const auto* node : seen) {

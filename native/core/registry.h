@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The registry: the one table of ops and their implementations, seen from both languages. It decides nothing (dispatch.h
-// does) and never holds tape data.
+// The registry: the one table of ops and their implementations, seen from both languages. It decides nothing
+// (dispatch.h does) and never holds tape data.
 #pragma once
 
 #include <memory>
@@ -89,7 +89,9 @@ struct Op {
   Implementation& of(What what, Language language) noexcept {
     return (what == What::forward ? forwards : gradients)[static_cast<int>(language)];
   }
-  const Implementation& of(What what, Language language) const noexcept { return const_cast<Op*>(this)->of(what, language); }
+  const Implementation& of(What what, Language language) const noexcept {
+    return const_cast<Op*>(this)->of(what, language);
+  }
   std::size_t attribute_index(std::string_view attribute) const noexcept;
 
  private:

@@ -72,9 +72,10 @@ void Tape::find_newest_start() noexcept {
 
 int Tape::open_window() {
   if (open_ == ~Mask{0})
-    raise_error("TapeUsedError",
-                "cannot open another tape: 64 tapes of this thread are recording already; leave the `with` block of some "
-                "first (a tape that has stopped recording does not count)");
+    raise_error(
+        "TapeUsedError",
+        "cannot open another tape: 64 tapes of this thread are recording already; leave the `with` block of some "
+        "first (a tape that has stopped recording does not count)");
   const int bit = std::countr_one(open_);
   open_ |= Mask{1} << bit;
   recording_ |= Mask{1} << bit;

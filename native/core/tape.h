@@ -28,29 +28,27 @@ struct Location {
   static void set_package_folder(const std::string& folder);
 };
 
-/// One recorded operation. An op with several outputs takes as many consecutive positions: the first holds the operation,
-/// the others (no op, `lead` set) their output only.
+/// One recorded operation. An op with several outputs takes as many consecutive positions: the first holds the
+/// operation, the others (no op, `lead` set) their output only.
 struct Entry {
-  const Op* op;      ///< null: an identity (a watched source), or a further output
-  Mask windows;      ///< the windows that depend on it; 0: free
+  const Op* op;  ///< null: an identity (a watched source), or a further output
+  Mask windows;  ///< the windows that depend on it; 0: free
   Value* output;
-  Value** inputs;    ///< to `inline_inputs`, or a block of its own
+  Value** inputs;  ///< to `inline_inputs`, or a block of its own
   Value* inline_inputs[2];
   PyObject* attributes;
   PyObject* overrides;  ///< in force when it was recorded
   Location location;
   std::uint32_t n_inputs;
   std::uint32_t n_outputs;
-  std::uint32_t lead;         ///< of a further output: how many positions before it the operation lies
-  std::int16_t watcher;       ///< of an identity: the bit of the window whose source it is
-  std::uint32_t saved;        ///< bits of the inputs whose data is kept (bit 30: all from 30 on); bit 31: the outputs'
+  std::uint32_t lead;    ///< of a further output: how many positions before it the operation lies
+  std::int16_t watcher;  ///< of an identity: the bit of the window whose source it is
+  std::uint32_t saved;   ///< bits of the inputs whose data is kept (bit 30: all from 30 on); bit 31: the outputs'
 };
 
 inline constexpr std::uint32_t kSavedOutput = 1u << 31;
 inline constexpr std::uint32_t kSavedAll = 0xFFFFFFFFu;
-constexpr std::uint32_t saved_bit(std::size_t input) noexcept {
-  return 1u << (input < 30 ? input : 30);
-}
+constexpr std::uint32_t saved_bit(std::size_t input) noexcept { return 1u << (input < 30 ? input : 30); }
 
 class Tape {
  public:
@@ -73,8 +71,10 @@ class Tape {
     if (value.windows == 0) return 0;
     Mask mask = value.windows & recording_;
     if (mask == 0) return 0;
-    if (value.tape != id_) [[unlikely]] return 0;
-    if (value.position < newest_start_) [[unlikely]] return live_slow(value.position, mask);
+    if (value.tape != id_) [[unlikely]]
+      return 0;
+    if (value.position < newest_start_) [[unlikely]]
+      return live_slow(value.position, mask);
     return mask;
   }
 

@@ -14,8 +14,8 @@ std::size_t item_size(Dtype dtype) noexcept {
 }
 
 const char* dtype_name(Dtype dtype) noexcept {
-  static constexpr const char* names[] = {"bool",   "int8",   "uint8",    "int16",     "uint16",  "int32",
-                                          "uint32", "int64",  "uint64",   "int64",     "uint64",  "float32",
+  static constexpr const char* names[] = {"bool",    "int8",       "uint8",     "int16",     "uint16", "int32",
+                                          "uint32",  "int64",      "uint64",    "int64",     "uint64", "float32",
                                           "float64", "longdouble", "complex64", "complex128"};
   const auto index = static_cast<std::size_t>(dtype);
   return index < std::size(names) ? names[index] : "other";

@@ -65,8 +65,8 @@ using Mask = std::uint64_t;
 /// A place on the tape: never reused.
 using Position = std::int64_t;
 
-/// A value has two counts, as std::shared_ptr has: `uses` keep the data, `references` keep shape, dtype and position. An
-/// entry that does not need an input's data holds a reference only.
+/// A value has two counts, as std::shared_ptr has: `uses` keep the data, `references` keep shape, dtype and position.
+/// An entry that does not need an input's data holds a reference only.
 struct Value {
   std::int32_t references;
   std::int32_t uses;

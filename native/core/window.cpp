@@ -17,8 +17,7 @@ namespace {
 enum class State : std::uint8_t { fresh, recording, stopped, closed };
 
 struct WindowObject {
-  PyObject_HEAD
-  PyObject* weak_references;
+  PyObject_HEAD PyObject* weak_references;
   Tape* tape;
   Position start, end;
   int bit;
@@ -71,7 +70,8 @@ void drop(WindowObject& window) noexcept {
 PyObject* window_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"persistent", "everything", "exclusive", nullptr};
   int persistent = 0, everything = 0, exclusive = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|ppp:Window", const_cast<char**>(names), &persistent, &everything, &exclusive))
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|ppp:Window", const_cast<char**>(names), &persistent, &everything,
+                                   &exclusive))
     return nullptr;
   PyObject* self = type->tp_alloc(type, 0);
   if (!self) return nullptr;
@@ -88,7 +88,8 @@ int window_traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   const WindowObject& window = *window_of(self);
   if (window.state != State::recording && window.state != State::stopped) return 0;
-  // An entry that several windows hold is visited by none: it is no garbage while two live, and counts must not be doubled.
+  // An entry that several windows hold is visited by none: it is no garbage while two live, and counts must not be
+  // doubled.
   const Mask own = Mask{1} << window.bit;
   return window.tape->for_each_object(window.start, end_of(window), own, visit, arg);
 }
@@ -149,8 +150,7 @@ PyObject* window_resume(PyObject* self, PyObject*) {
 
 PyObject* window_close(PyObject* self, PyObject*) {
   return method(self, [](WindowObject& window) {
-    if (window.busy)
-      raise(PyExc_RuntimeError, "a tape cannot be closed by a gradient function that it is running");
+    if (window.busy) raise(PyExc_RuntimeError, "a tape cannot be closed by a gradient function that it is running");
     drop(window);
     return Py_NewRef(Py_None);
   });
@@ -172,7 +172,8 @@ ValueRef watched_form(PyObject* source) {
   if (is_array(source)) return make_alias(*array_value(source));
   PyObject* given = source;
   Ref converted;
-  if (!PyArray_Check(source) && !PyArray_IsScalar(source, Generic) && !PyFloat_Check(source) && !PyComplex_Check(source)) {
+  if (!PyArray_Check(source) && !PyArray_IsScalar(source, Generic) && !PyFloat_Check(source) &&
+      !PyComplex_Check(source)) {
     converted = Ref::steal(PyArray_FROM_O(source));
     given = converted.get();
   }
@@ -185,10 +186,11 @@ ValueRef watched_form(PyObject* source) {
     keep = Ref::steal(reinterpret_cast<PyObject*>(descr));
   }
   if (descr && !is_differentiable(dtype_of(descr)))
-    raise_error("UnsupportedError",
-                "a source has dtype %S, which is not differentiated: sources are float32, float64, complex64 or complex128. "
-                "Convert it first, for instance with .astype(np.float64), or 3.0 for 3",
-                reinterpret_cast<PyObject*>(descr));
+    raise_error(
+        "UnsupportedError",
+        "a source has dtype %S, which is not differentiated: sources are float32, float64, complex64 or complex128. "
+        "Convert it first, for instance with .astype(np.float64), or 3.0 for 3",
+        reinterpret_cast<PyObject*>(descr));
   ValueRef value = to_value(given, "a source");
   if (value->weak) {
     value = make_alias(*value);
@@ -202,7 +204,8 @@ ValueRef watched_form(PyObject* source) {
 PyObject* window_watch(PyObject* self, PyObject* source) {
   return method(self, [&](WindowObject& window) {
     if (window.state != State::recording)
-      raise_error("TapeUsedError", "watch() was called on a tape that is not recording; call it inside `with mixgrad.Tape()`");
+      raise_error("TapeUsedError",
+                  "watch() was called on a tape that is not recording; call it inside `with mixgrad.Tape()`");
     Tape& tape = *window.tape;
     ValueRef value = watched_form(source);
     Mask windows = Mask{1} << window.bit;
@@ -237,10 +240,11 @@ std::vector<ValueRef> arrays_of(PyObject* list, const char* what) {
   for (Py_ssize_t i = 0; i < n; ++i) {
     PyObject* item = PySequence_Fast_GET_ITEM(sequence.get(), i);
     if (!is_array(item))
-      raise_error("NotRecordedError",
-                  "%s %zd is a %.200s, not an Array of this tape: only what was computed from the result of tape.watch(...) can be "
-                  "differentiated",
-                  what, i, Py_TYPE(item)->tp_name);
+      raise_error(
+          "NotRecordedError",
+          "%s %zd is a %.200s, not an Array of this tape: only what was computed from the result of tape.watch(...) can be "
+          "differentiated",
+          what, i, Py_TYPE(item)->tp_name);
     values.push_back(value_of(item));
   }
   return values;
@@ -269,10 +273,11 @@ void check_targets(const WindowObject& window, const std::vector<ValueRef>& targ
     if (target.tape != window.tape->id())
       raise_error("OtherThreadError", "target %zu is an Array of another thread's tape", i);
     if (window.tape->live(target) == 0 && !window.greedy)
-      raise_error("NotRecordedError",
-                  "target %zu is an Array whose own tape is gone: it is a constant now, and its gradient would be zero. Compute it "
-                  "again inside this tape",
-                  i);
+      raise_error(
+          "NotRecordedError",
+          "target %zu is an Array whose own tape is gone: it is a constant now, and its gradient would be zero. Compute it "
+          "again inside this tape",
+          i);
   }
 }
 
@@ -280,23 +285,24 @@ std::vector<ValueRef> upstream_of(PyObject* list, const std::vector<ValueRef>& t
   std::vector<ValueRef> upstream;
   const Ref sequence = Ref::steal(PySequence_Fast(list, "the upstream gradients are a list"));
   if (static_cast<std::size_t>(PySequence_Fast_GET_SIZE(sequence.get())) != targets.size())
-    raise(PyExc_ValueError, "%zu targets, but %zd upstream gradients; give one per target, or None for ones", targets.size(),
-          PySequence_Fast_GET_SIZE(sequence.get()));
+    raise(PyExc_ValueError, "%zu targets, but %zd upstream gradients; give one per target, or None for ones",
+          targets.size(), PySequence_Fast_GET_SIZE(sequence.get()));
   static constexpr std::int64_t no_strides[kMaxDims] = {};
   for (std::size_t i = 0; i < targets.size(); ++i) {
     PyObject* item = PySequence_Fast_GET_ITEM(sequence.get(), static_cast<Py_ssize_t>(i));
     const Value& target = *targets[i];
     if (item == Py_None) {
       if (is_complex(target.dtype))
-        raise(PyExc_TypeError,
-              "target %zu is complex (%s): the gradient of a complex value is not defined by one number. Differentiate its real "
-              "or imaginary part, give output_gradients, or declare the function holomorphic where the transform takes "
-              "holomorphic=True",
-              i, dtype_name(target.dtype));
+        raise(
+            PyExc_TypeError,
+            "target %zu is complex (%s): the gradient of a complex value is not defined by one number. Differentiate its real "
+            "or imaginary part, give output_gradients, or declare the function holomorphic where the transform takes "
+            "holomorphic=True",
+            i, dtype_name(target.dtype));
       const ValueRef one = make_scalar(target.dtype, 1.0);
-      upstream.push_back(target.ndim == 0
-                             ? one
-                             : make_view(*one, target.shape_span(), {no_strides, static_cast<std::size_t>(target.ndim)}, 0));
+      upstream.push_back(target.ndim == 0 ? one
+                                          : make_view(*one, target.shape_span(),
+                                                      {no_strides, static_cast<std::size_t>(target.ndim)}, 0));
       continue;
     }
     ValueRef g = to_value(item, "an upstream gradient");
@@ -305,8 +311,8 @@ std::vector<ValueRef> upstream_of(PyObject* list, const std::vector<ValueRef>& t
       g = make_alias(*g);
     }
     if (is_complex(g->dtype) && !is_complex(target.dtype))
-      raise_error("GradientDtypeError", "output_gradients[%zu] is complex (%s), but the target is %s; give a real one", i,
-                  dtype_name(g->dtype), dtype_name(target.dtype));
+      raise_error("GradientDtypeError", "output_gradients[%zu] is complex (%s), but the target is %s; give a real one",
+                  i, dtype_name(g->dtype), dtype_name(target.dtype));
     if (!g->same_shape(target) && g->ndim != 0)
       raise_error("GradientShapeError", "output_gradients[%zu] does not have the target's shape", i);
     upstream.push_back(std::move(g));
@@ -337,16 +343,19 @@ struct Busy {
 PyObject* window_gradient(PyObject* self, PyObject* const* args, Py_ssize_t n) {
   return method(self, [&](WindowObject& window) {
     if (n != 3 && n != 4)
-      raise(PyExc_TypeError, "gradient() takes targets, sources, upstream gradients, and whether to keep what was saved");
+      raise(PyExc_TypeError,
+            "gradient() takes targets, sources, upstream gradients, and whether to keep what was saved");
     const int keep_saved = n == 4 ? PyObject_IsTrue(args[3]) : 0;
     if (keep_saved < 0) throw PythonError();
     const bool stays = window.persistent || keep_saved != 0;
     if (window.state == State::fresh)
-      raise_error("TapeUsedError", "this tape has recorded nothing: enter it first with `with mixgrad.Tape() as tape:`");
-    if (window.used && !window.persistent)
       raise_error("TapeUsedError",
-                  "gradient() was called twice on a tape that is not persistent, and the first call freed what it had saved; make "
-                  "it with mixgrad.Tape(persistent=True)");
+                  "this tape has recorded nothing: enter it first with `with mixgrad.Tape() as tape:`");
+    if (window.used && !window.persistent)
+      raise_error(
+          "TapeUsedError",
+          "gradient() was called twice on a tape that is not persistent, and the first call freed what it had saved; make "
+          "it with mixgrad.Tape(persistent=True)");
     if (window.busy) raise_error("TapeUsedError", "gradient() was called by a gradient function of the same tape");
     if (window.state == State::recording) window.end = window.tape->next();
     const std::vector<ValueRef> targets = arrays_of(args[0], "target");
@@ -362,10 +371,11 @@ PyObject* window_gradient(PyObject* self, PyObject* const* args, Py_ssize_t n) {
       const Busy busy(window, stays);
       // g must have the target's shape and dtype before anything is added to it.
       std::vector<ValueRef> prepared;
-      for (std::size_t i = 0; i < targets.size(); ++i) prepared.push_back(fit_upstream(upstream[i], *targets[i], *window.tape));
-      gradients = run_backward({*window.tape, window.bit, window.start, window.end, window.greedy, stays, targets,
-                                prepared, sources},
-                               recorded);
+      for (std::size_t i = 0; i < targets.size(); ++i)
+        prepared.push_back(fit_upstream(upstream[i], *targets[i], *window.tape));
+      gradients = run_backward(
+          {*window.tape, window.bit, window.start, window.end, window.greedy, stays, targets, prepared, sources},
+          recorded);
     }
     Ref list = Ref::steal(PyList_New(static_cast<Py_ssize_t>(gradients.size())));
     for (std::size_t i = 0; i < gradients.size(); ++i) {
@@ -403,7 +413,9 @@ PyObject* window_external_inputs(PyObject* self, PyObject*) {
       if (!entry || !(entry->windows & own) || entry->watcher == window.bit) continue;
       for (std::uint32_t i = 0; i < entry->n_inputs; ++i) {
         Value* input = entry->inputs[i];
-        if (input->position < 0 || input->position >= window.start || input->tape != window.tape->id() || !input->buffer) continue;
+        if (input->position < 0 || input->position >= window.start || input->tape != window.tape->id() ||
+            !input->buffer)
+          continue;
         if (std::find(seen.begin(), seen.end(), input) != seen.end()) continue;
         seen.push_back(input);
         const Ref array = Ref::steal(make_array(ValueRef::borrow(input)));
@@ -437,11 +449,11 @@ PyObject* window_entries(PyObject* self, PyObject*) {
       const Value& output = *entry->output;
       const Ref shape = Ref::steal(PyTuple_New(output.ndim));
       for (int i = 0; i < output.ndim; ++i) PyTuple_SET_ITEM(shape.get(), i, PyLong_FromLongLong(output.shape[i]));
-      const Ref item = Ref::steal(Py_BuildValue(
-          "{s:L,s:s,s:O,s:O,s:s,s:I,s:L,s:O}", "position", static_cast<long long>(p), "op",
-          entry->op ? entry->op->name.c_str() : "watch", "inputs", inputs.get(), "shape", shape.get(), "dtype",
-          dtype_name(output.dtype), "outputs", entry->n_outputs, "saved_bytes", static_cast<long long>(saved), "where",
-          where.get()));
+      const Ref item =
+          Ref::steal(Py_BuildValue("{s:L,s:s,s:O,s:O,s:s,s:I,s:L,s:O}", "position", static_cast<long long>(p), "op",
+                                   entry->op ? entry->op->name.c_str() : "watch", "inputs", inputs.get(), "shape",
+                                   shape.get(), "dtype", dtype_name(output.dtype), "outputs", entry->n_outputs,
+                                   "saved_bytes", static_cast<long long>(saved), "where", where.get()));
       if (PyList_Append(list.get(), item.get()) < 0) throw PythonError();
     }
     return list.release();
@@ -469,7 +481,8 @@ PyMethodDef window_methods[] = {
     {"watch", window_watch, METH_O, "watch($self, source, /)\n--\n\nA fresh Array for a source."},
     {"gradient", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(window_gradient)), METH_FASTCALL,
      "gradient($self, targets, sources, upstream, keep=False, /)\n--\n\nThe gradients of the sources; None where not connected."},
-    {"depends", window_depends, METH_O, "depends($self, array, /)\n--\n\nWhether the Array depends on a source of this window."},
+    {"depends", window_depends, METH_O,
+     "depends($self, array, /)\n--\n\nWhether the Array depends on a source of this window."},
     {"external_inputs", window_external_inputs, METH_NOARGS,
      "external_inputs($self, /)\n--\n\nArrays recorded before this window that its entries use."},
     {"entries", window_entries, METH_NOARGS, "entries($self, /)\n--\n\nA description of each entry."},
@@ -482,16 +495,17 @@ PyGetSetDef window_getset[] = {{"n_entries", window_n_entries, nullptr, "Positio
 PyMemberDef window_members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(WindowObject, weak_references), READONLY, nullptr}, {}};
 
-PyType_Slot window_slots[] = {{Py_tp_new, reinterpret_cast<void*>(window_new)},
-                              {Py_tp_dealloc, reinterpret_cast<void*>(window_dealloc)},
-                              {Py_tp_traverse, reinterpret_cast<void*>(window_traverse)},
-                              {Py_tp_clear, reinterpret_cast<void*>(window_clear)},
-                              {Py_tp_methods, window_methods},
-                              {Py_tp_getset, window_getset},
-                              {Py_tp_members, window_members},
-                              {Py_tp_doc, const_cast<char*>("Window(persistent=False, everything=False, exclusive=False)\n--\n\nA window on this "
-                                                            "thread's tape.")},
-                              {0, nullptr}};
+PyType_Slot window_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(window_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(window_dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(window_traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(window_clear)},
+    {Py_tp_methods, window_methods},
+    {Py_tp_getset, window_getset},
+    {Py_tp_members, window_members},
+    {Py_tp_doc, const_cast<char*>("Window(persistent=False, everything=False, exclusive=False)\n--\n\nA window on this "
+                                  "thread's tape.")},
+    {0, nullptr}};
 PyType_Spec window_spec = {"mixgrad._core.Window", sizeof(WindowObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
                            window_slots};
 

@@ -155,7 +155,11 @@ def main() -> None:
         times = measure(workload, chosen, args.rounds, args.budget, whole_call)
         for backend in times:
             slow.append(
-                (workload.name, backend, *(microseconds(times, backend, k, workload.operations) for k in (FORWARD, BACKWARD, TOTAL)))
+                (
+                    workload.name,
+                    backend,
+                    *(microseconds(times, backend, k, workload.operations) for k in (FORWARD, BACKWARD, TOTAL)),
+                )
             )
         return times
 

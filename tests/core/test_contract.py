@@ -39,11 +39,19 @@ def test_the_right_gradient():
 @pytest.mark.parametrize(
     ("gradient", "error", "words"),
     [
-        (lambda op, g: (g,), GradientCountError, ["op 'multiply'", "returned 1 value", "has 2 inputs", "test_contract.py"]),
+        (
+            lambda op, g: (g,),
+            GradientCountError,
+            ["op 'multiply'", "returned 1 value", "has 2 inputs", "test_contract.py"],
+        ),
         (lambda op, g: (g, g, g), GradientCountError, ["returned 3 values", "has 2 inputs"]),
         (lambda op, g: g, GradientCountError, ["returned a single numpy.ndarray", "2 inputs"]),
         (lambda op, g: (g.T, g), GradientShapeError, ["returned shape (3, 2) for input 0", "has shape (2, 3)"]),
-        (lambda op, g: (g, g[:1]), GradientShapeError, ["returned shape (1, 3) for input 1", "has shape (3,)", "(2, 3)"]),
+        (
+            lambda op, g: (g, g[:1]),
+            GradientShapeError,
+            ["returned shape (1, 3) for input 1", "has shape (3,)", "(2, 3)"],
+        ),
         (lambda op, g: (g, g.astype(int)), GradientDtypeError, ["dtype int64 for input 1", "float64"]),
         (lambda op, g: (g, g.astype(object)), GradientDtypeError, ["dtype object for input 1"]),
         (lambda op, g: (g, "no"), GradientDtypeError, ["str", "input 1"]),
@@ -126,7 +134,15 @@ def test_what_is_not_saved_has_a_shape_only():
         assert y.ndim == 1
         assert y.size == 3
         assert y.dtype == np.float64
-        for use in (lambda: y + 1, lambda: 1 + y, lambda: np.sin(y), lambda: y[0], lambda: y.sum(), lambda: float(y), lambda: np.asarray(y)):
+        for use in (
+            lambda: y + 1,
+            lambda: 1 + y,
+            lambda: np.sin(y),
+            lambda: y[0],
+            lambda: y.sum(),
+            lambda: float(y),
+            lambda: np.asarray(y),
+        ):
             with pytest.raises(NotSavedError, match="was not saved"):
                 use()
         return g, None
@@ -170,7 +186,10 @@ def test_a_forward_that_returns_a_tracked_array_is_an_error():
 def test_an_unrecorded_gradient_that_returns_a_tracked_array_is_an_error():
     with mixgrad.Tape() as outer:
         w = outer.watch(2.0)
-        with mixgrad.override_gradient("mul", lambda op, g: (w, w)), pytest.raises(UnsupportedError, match="its own dependence"):
+        with (
+            mixgrad.override_gradient("mul", lambda op, g: (w, w)),
+            pytest.raises(UnsupportedError, match="its own dependence"),
+        ):
             mixgrad.grad(lambda x: x * 3.0)(1.0)
 
 

@@ -93,12 +93,12 @@ def test_exceptions_leave_nothing(where):
 
     try:
         for _ in range(20):
-            with pytest.raises(ValueError):  # noqa: PT011
+            with pytest.raises(ValueError):
                 step()
         gc.collect()
         before = mixgrad.debug.counters()
         for _ in range(STEPS // 50):
-            with pytest.raises(ValueError):  # noqa: PT011
+            with pytest.raises(ValueError):
                 step()
         gc.collect()
         assert mixgrad.debug.counters() == before

@@ -63,12 +63,12 @@ typedef struct mixgrad_view {
 } mixgrad_view;
 
 typedef enum mixgrad_attribute_kind {
-  MIXGRAD_ATTRIBUTE_NONE = 0,    ///< Python's None
-  MIXGRAD_ATTRIBUTE_MISSING = 1, ///< the op has no attribute of this name
+  MIXGRAD_ATTRIBUTE_NONE = 0,     ///< Python's None
+  MIXGRAD_ATTRIBUTE_MISSING = 1,  ///< the op has no attribute of this name
   MIXGRAD_ATTRIBUTE_BOOL = 2,
   MIXGRAD_ATTRIBUTE_INT = 3,
   MIXGRAD_ATTRIBUTE_FLOAT = 4,
-  MIXGRAD_ATTRIBUTE_INTS = 5,    ///< a tuple or list of integers
+  MIXGRAD_ATTRIBUTE_INTS = 5,  ///< a tuple or list of integers
   MIXGRAD_ATTRIBUTE_STRING = 6,
   MIXGRAD_ATTRIBUTE_ARRAY = 7,   ///< an ndarray; integers arrive as int64
   MIXGRAD_ATTRIBUTE_OTHER = 8,   ///< any other Python object; a native implementation declines
@@ -79,8 +79,8 @@ typedef enum mixgrad_attribute_kind {
 typedef struct mixgrad_attribute {
   const char* name;
   int32_t kind;
-  int32_t count;           ///< of `integers`
-  int64_t integer;         ///< also the value of a bool
+  int32_t count;    ///< of `integers`
+  int64_t integer;  ///< also the value of a bool
   double real;
   const int64_t* integers;
   const char* string;
@@ -105,9 +105,10 @@ enum { MIXGRAD_FLAG_REAL_ONLY = 1, MIXGRAD_FLAG_REPLACE = 2 };
 
 /// One native implementation, a node of an intrusive list: static registrars only link it, the core reads the list.
 ///
-/// An element-wise gradient has for each argument and differentiable dtype (float32, float64, complex64, complex128) a loop
-/// with the operands g, inputs..., out, result; null: the dtype is declined, or none is needed
-/// (`trivial` set: the gradient is zero, or g itself). `function` computes the same with ops, for the argument `call_argument(call)`.
+/// An element-wise gradient has for each argument and differentiable dtype (float32, float64, complex64, complex128) a
+/// loop with the operands g, inputs..., out, result; null: the dtype is declined, or none is needed
+/// (`trivial` set: the gradient is zero, or g itself). `function` computes the same with ops, for the argument
+/// `call_argument(call)`.
 typedef struct mixgrad_registration {
   uint32_t struct_size;
   int32_t kind;
@@ -132,7 +133,7 @@ typedef enum mixgrad_error {
 } mixgrad_error;
 
 typedef struct mixgrad_api {
-  uint32_t size;   ///< sizeof(mixgrad_api) of the core that filled it
+  uint32_t size;  ///< sizeof(mixgrad_api) of the core that filled it
   uint32_t major;
   uint32_t minor;
 
@@ -151,8 +152,8 @@ typedef struct mixgrad_api {
                                   int64_t offset);
   /// C-contiguous, of this dtype; the same array when it already is. Not recorded: for kernels.
   mixgrad_array* (*array_contiguous)(const mixgrad_array*, int32_t dtype);
-  /// The part of `base` that the attribute `name` selects, when that is a basic index (integers, slices, None, Ellipsis):
-  /// a view, not recorded. MIXGRAD_DECLINED for any other index.
+  /// The part of `base` that the attribute `name` selects, when that is a basic index (integers, slices, None,
+  /// Ellipsis): a view, not recorded. MIXGRAD_DECLINED for any other index.
   mixgrad_status (*array_index)(const mixgrad_array* base, mixgrad_call*, const char* name, mixgrad_array** out);
   /// Whether differentiation would see this array: an op on it is recorded.
   int32_t (*array_is_recorded)(const mixgrad_array*);
@@ -168,8 +169,8 @@ typedef struct mixgrad_api {
   int32_t (*call_n_inputs)(const mixgrad_call*);
   int32_t (*call_n_outputs)(const mixgrad_call*);
   int32_t (*call_argument)(const mixgrad_call*);
-  mixgrad_array* (*call_input)(mixgrad_call*, int32_t index);   ///< null: an error is set (out of range, not saved)
-  mixgrad_array* (*call_output)(mixgrad_call*, int32_t index);  ///< gradients only
+  mixgrad_array* (*call_input)(mixgrad_call*, int32_t index);     ///< null: an error is set (out of range, not saved)
+  mixgrad_array* (*call_output)(mixgrad_call*, int32_t index);    ///< gradients only
   mixgrad_array* (*call_upstream)(mixgrad_call*, int32_t index);  ///< g of that output
   /// Shape and dtype of an input or output whose data need not be saved (`data` is null then).
   mixgrad_status (*call_input_view)(mixgrad_call*, int32_t index, mixgrad_view* out);
