@@ -5,6 +5,8 @@ python examples/seed.py
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import mixgrad
@@ -13,7 +15,7 @@ import mixgrad.numpy as mnp
 x, w = np.array([1.0, 2.0, 3.0]), np.array([0.5, -1.0, 2.0])
 
 
-def calls(name):
+def calls(name: Any) -> Any:
     row = next(row for row in mixgrad.registry.rows() if row["op"] == name)
     return f"{name}: {row['native_calls']} native, {row['python_calls']} python"
 
@@ -29,7 +31,7 @@ assert np.allclose(gradient, w * np.exp(x * w))
 
 
 # 2. Is mul's gradient to blame? Replace it in Python, and compare it with the native one.
-def suspicious_mul(op, g):
+def suspicious_mul(op: Any, g: Any) -> Any:
     a, b = op.inputs
     mine, native = (g * b, g * a), op.native(g)
     print("   mul: largest difference to the native gradient:", max(abs(mine[0] - native[0])))
@@ -44,17 +46,17 @@ assert np.array_equal(overridden, gradient)
 
 # 3. A new op, with its gradient, in the same expression.
 @mixgrad.register_op("softsign", saves="x")
-def softsign(x):
+def softsign(x: Any) -> Any:
     return x / (1 + np.abs(x))
 
 
 @mixgrad.register_gradient("softsign")
-def softsign_gradient(op, g):
+def softsign_gradient(op: Any, g: Any) -> Any:
     (x,) = op.inputs
     return g / (1 + abs(x)) ** 2
 
 
-def f(x):
+def f(x: Any) -> Any:
     return mnp.sum(mnp.exp(x * w) + softsign(x))
 
 

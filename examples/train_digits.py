@@ -5,6 +5,8 @@ python examples/train_digits.py
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from sklearn.datasets import load_digits
 
@@ -17,21 +19,21 @@ x_test, y_test = x[1400:], y[1400:]
 x, y = x[:1400], y[:1400]
 
 
-def predict(p, x):
+def predict(p: Any, x: Any) -> Any:
     return nn.relu(x @ p["w1"] + p["b1"]) * p["scale"] @ p["w2"]
 
 
-def loss(p, x, y):
+def loss(p: Any, x: Any, y: Any) -> Any:
     return nn.softmax_cross_entropy(predict(p, x), y)
 
 
-def my_mul(op, g):
+def my_mul(op: Any, g: Any) -> Any:
     """A gradient of mul of our own, for a look at what flows through it."""
     a, b = op.inputs
     return g * b, g * a
 
 
-def train():
+def train() -> Any:
     rng = np.random.default_rng(0)
     p = {
         "w1": (rng.standard_normal((64, 32)) / 8).astype(np.float32),
@@ -47,10 +49,15 @@ def train():
     return float(loss(p, x, y)), float((predict(p, x_test).argmax(1) == y_test).mean())
 
 
-print("native      loss %.5f, accuracy %.3f" % train())
+def show(gradients: str) -> None:
+    final, accuracy = train()
+    print(f"{gradients:10}  loss {final:.5f}, accuracy {accuracy:.3f}")
+
+
+show("native")
 with mixgrad.prefer("python"):
-    print("python      loss %.5f, accuracy %.3f" % train())
+    show("python")
 with mixgrad.prefer("python", "matmul", "relu"):
-    print("mixed       loss %.5f, accuracy %.3f" % train())
+    show("mixed")
 with mixgrad.override_gradient("mul", my_mul):
-    print("overridden  loss %.5f, accuracy %.3f" % train())
+    show("overridden")

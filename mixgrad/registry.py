@@ -180,19 +180,19 @@ def _parameters_of(forward: Callable[..., Any], name: str) -> Iterator[tuple[str
         for parameter in names[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]:
             yield parameter, True, parameter in keyword_defaults, keyword_defaults.get(parameter)
         return
-    for parameter in inspect.signature(forward).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+    for given in inspect.signature(forward).parameters.values():
+        if given.kind in (given.VAR_POSITIONAL, given.VAR_KEYWORD):
             msg = (
                 f"op '{name}': the forward ({_origin(forward)}) takes *args or **kwargs, so its inputs and attributes cannot be "
                 'told apart. Name each parameter; a list of arrays is one parameter with inputs="*name"'
             )
             raise RegistrationError(msg)
-        has_default = parameter.default is not parameter.empty
+        has_default = given.default is not given.empty
         yield (
-            parameter.name,
-            parameter.kind is parameter.KEYWORD_ONLY,
+            given.name,
+            given.kind is given.KEYWORD_ONLY,
             has_default,
-            parameter.default if has_default else None,
+            given.default if has_default else None,
         )
 
 
@@ -233,7 +233,7 @@ def _preferences() -> dict[str, int]:
             msg = f"MIXGRAD_PREFER={os.environ['MIXGRAD_PREFER']!r}: {language!r} is no language; write python:mul,exp or native"
             raise RegistrationError(msg)
         for name in names.split(",") if names else ["*"]:
-            preferences[name.strip()] = _LANGUAGES.index(cast(Language, language))
+            preferences[name.strip()] = _LANGUAGES.index(language)
     return preferences
 
 
@@ -453,7 +453,8 @@ def register_op(name: str, **options: Any) -> Callable[[Callable[..., Any]], Op]
             f'register_op is called with a name, @register_op("{getattr(name, "__name__", "name")}"), not with {name!r}'
         )
         raise RegistrationError(msg)
-    return op(name=name, **options)
+    make: Callable[[Callable[..., Any]], Op] = op(name=name, **options)
+    return make
 
 
 # --- gradients -------------------------------------------------------------------------------------------------------
@@ -601,10 +602,7 @@ def register_gradient(
     [5.0, 2.0]
     >>> mixgrad.unregister("product_example")
     """
-    return cast(
-        "Callable[[Function], Function]",
-        registry[name].gradient(argument=argument, differentiable=differentiable, when=when, replace=replace),
-    )
+    return registry[name].gradient(argument=argument, differentiable=differentiable, when=when, replace=replace)
 
 
 def unregister(name: str, what: Literal["op", "forward", "gradient"] = "op", language: Language = "python") -> None:
@@ -717,7 +715,7 @@ def prefer(language: Language, *names: str | Op) -> contextlib.AbstractContextMa
     if language not in _LANGUAGES:
         msg = f"prefer takes 'native' or 'python', not {language!r}"
         raise RegistrationError(msg)
-    targets = [name if isinstance(name, Op) else registry[name] for name in names] or [None]
+    targets: list[Op | None] = [name if isinstance(name, Op) else registry[name] for name in names] or [None]
     origin = _caller(2)
     return _in_force([(target, _LANGUAGES.index(language), None, True, None, origin) for target in targets])
 

@@ -211,7 +211,12 @@ class TestBroadcasting:
         plain = np.ones(2, np.float32)
         with mixgrad.Tape() as tape:
             x = tape.watch(plain)
-            for f in (lambda x: np.float64(2.0) * x, lambda x: np.float32(2.0) + x, lambda x: np.float64(2.0) ** x):
+            functions: list[Any] = [
+                lambda x: np.float64(2.0) * x,
+                lambda x: np.float32(2.0) + x,
+                lambda x: np.float64(2.0) ** x,
+            ]
+            for f in functions:
                 assert type(f(x)) is mixgrad.Array
                 assert f(x).dtype == f(plain).dtype
         gradient_is(lambda x: mnp.sum(np.float64(2.0) * x), np.ones(2), [2.0, 2.0])

@@ -43,7 +43,7 @@ def check(workload: w.Workload, backends: list[Any]) -> None:
 
 def sample(backend: Any, budget: float) -> tuple[float, float, float]:
     """Median forward, backward and total of as many runs as fit into the budget, in seconds."""
-    rows = []
+    rows: list[Any] = []
     gc.collect()
     end = perf_counter() + budget
     while len(rows) < 3 or perf_counter() < end:
@@ -55,11 +55,11 @@ def sample(backend: Any, budget: float) -> tuple[float, float, float]:
         stop = perf_counter()
         del gradients
         rows.append((middle - start, stop - middle, stop - start))
-    return tuple(statistics.median(column) for column in zip(*rows, strict=True))  # type: ignore[return-value]
+    return tuple(statistics.median(column) for column in zip(*rows, strict=True))
 
 
 def sample_call(call: Any, budget: float) -> tuple[float, float, float]:
-    rows = []
+    rows: list[Any] = []
     gc.collect()
     end = perf_counter() + budget
     while len(rows) < 3 or perf_counter() < end:
@@ -137,8 +137,8 @@ def main() -> None:
     installed = available()
     hand, mine, python = ByHand.name, Mixgrad.name, MixgradPython.name
     torch_, autograd = Torch.name, Autograd.name
-    rows: list[tuple[str, str, str, str, str]] = []
-    slow: list[tuple[str, str, str, str, str]] = []
+    rows: list[tuple[str, ...]] = []
+    slow: list[tuple[str, ...]] = []
 
     def row(times: Times, name: str, what: str, a: tuple[str, int], b: tuple[str, int], limit: float) -> None:
         value = ratio(times, a, b)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,7 @@ def deep_mlp() -> Workload:
     rng = np.random.default_rng(6)
     sizes = [784, *[100] * 11, 10]
     parameters = []
-    for i, o in zip(sizes[:-1], sizes[1:], strict=True):
+    for i, o in pairwise(sizes):
         parameters += [(rng.standard_normal((i, o)) * np.sqrt(2 / i)).astype(np.float32), np.zeros(o, np.float32)]
     x, labels = rng.random((1, 784), dtype=np.float32), np.array([3])
 

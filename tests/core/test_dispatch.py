@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,27 +18,27 @@ from mixgrad import _core
 from mixgrad.errors import MissingGradientError, NotDifferentiableError, NotSavedError
 
 
-def calls(name):
+def calls(name: Any) -> Any:
     gradients = _core.implementations(mixgrad.registry[name])["gradient"]
     return {language: gradients[language]["calls"] for language in gradients}
 
 
-def which_runs(name, f, x):
+def which_runs(name: Any, f: Any, x: Any) -> Any:
     before = calls(name)
     mixgrad.grad(f)(x)
     after = calls(name)
     return {language for language in after if after[language] > before[language]}
 
 
-def zero(op, g):
+def zero(op: Any, g: Any) -> Any:
     return tuple(0.0 * g for _ in op.inputs)
 
 
-def test_native_comes_first():
+def test_native_comes_first() -> None:
     assert which_runs("multiply", lambda x: x * 3.0, 2.0) == {"native"}
 
 
-def test_a_preference_comes_before_native():
+def test_a_preference_comes_before_native() -> None:
     with mixgrad.prefer("python", "mul"):
         assert which_runs("multiply", lambda x: x * 3.0, 2.0) == {"python"}
         assert which_runs("add", lambda x: x + 3.0, 2.0) == {"native"}
@@ -48,14 +49,14 @@ def test_a_preference_comes_before_native():
     assert which_runs("multiply", lambda x: x * 3.0, 2.0) == {"native"}
 
 
-def test_an_override_comes_before_a_preference():
+def test_an_override_comes_before_a_preference() -> None:
     with mixgrad.override_gradient("mul", zero), mixgrad.prefer("python", "mul"):
         assert mixgrad.grad(lambda x: x * 3.0)(2.0) == 0.0
     with mixgrad.prefer("python", "mul"), mixgrad.override_gradient("mul", zero):
         assert mixgrad.grad(lambda x: x * 3.0)(2.0) == 0.0
 
 
-def test_the_innermost_override_wins_and_unwinds_on_exceptions():
+def test_the_innermost_override_wins_and_unwinds_on_exceptions() -> None:
     with mixgrad.override_gradient("mul", zero):
         with pytest.raises(ZeroDivisionError):  # noqa: SIM117
             with mixgrad.override_gradient("multiply", lambda op, g: (7.0 * g, g)):
@@ -65,10 +66,10 @@ def test_the_innermost_override_wins_and_unwinds_on_exceptions():
     assert mixgrad.grad(lambda x: x * 3.0)(2.0) == 3.0
 
 
-def test_the_originals_can_be_called_from_inside():
+def test_the_originals_can_be_called_from_inside() -> None:
     seen = {}
 
-    def compare(op, g):
+    def compare(op: Any, g: Any) -> Any:
         seen["native"], seen["python"] = op.native(g), op.python(g)
         return seen["native"]
 
@@ -81,7 +82,7 @@ def test_the_originals_can_be_called_from_inside():
         np.testing.assert_array_equal(mine, theirs)
 
 
-def test_an_override_around_the_forward_alone_counts():
+def test_an_override_around_the_forward_alone_counts() -> None:
     with mixgrad.Tape() as tape:
         x = tape.watch(2.0)
         with mixgrad.override_gradient("mul", zero):
@@ -90,7 +91,7 @@ def test_an_override_around_the_forward_alone_counts():
     assert tape.gradient(z, x) == 5.0
 
 
-def test_an_override_in_force_when_the_gradient_is_taken_wins():
+def test_an_override_in_force_when_the_gradient_is_taken_wins() -> None:
     with mixgrad.Tape() as tape:
         x = tape.watch(2.0)
         with mixgrad.override_gradient("mul", zero):
@@ -99,8 +100,8 @@ def test_an_override_in_force_when_the_gradient_is_taken_wins():
         assert tape.gradient(y, x) == 9.0
 
 
-def test_an_override_reads_what_the_op_does_not_save():
-    def reads(op, g):
+def test_an_override_reads_what_the_op_does_not_save() -> None:
+    def reads(op: Any, g: Any) -> Any:
         x, y = op.inputs
         assert float(op.output) == 6.0
         return g * y, g * x
@@ -114,8 +115,8 @@ def test_an_override_reads_what_the_op_does_not_save():
         tape.gradient(y, x)
 
 
-def test_a_condition_that_fails_declines():
-    def only_float32(metadata):
+def test_a_condition_that_fails_declines() -> None:
+    def only_float32(metadata: Any) -> Any:
         assert metadata.name == "multiply"
         assert metadata.inputs[0].shape == ()
         return metadata.gradients[0].dtype == np.float32
@@ -125,15 +126,15 @@ def test_a_condition_that_fails_declines():
         assert mixgrad.grad(lambda x: x * 3.0)(np.float32(2.0)) == 0.0
 
 
-def test_a_gradient_with_a_condition():
+def test_a_gradient_with_a_condition() -> None:
     @mixgrad.register_op("test_conditional")
-    def conditional(x):
+    def conditional(x: Any) -> Any:
         return x * 2.0
 
     try:
 
         @mixgrad.register_gradient("test_conditional", when=lambda m: len(m.inputs[0].shape) == 1)
-        def gradient(op, g):
+        def gradient(op: Any, g: Any) -> Any:
             return g * 2.0
 
         np.testing.assert_array_equal(mixgrad.grad(lambda x: conditional(x).sum())(np.ones(2)), [2.0, 2.0])
@@ -143,7 +144,7 @@ def test_a_gradient_with_a_condition():
         mixgrad.unregister("test_conditional")
 
 
-def test_native_declines_and_python_runs():
+def test_native_declines_and_python_runs() -> None:
     before = _core.implementations(mixgrad.registry["absolute"])["gradient"]["native"]["declined"]
     z = np.array([3.0 + 4.0j])
     gradient = mixgrad.grad(lambda z: mnp.sum(mnp.absolute(z)))(z)
@@ -151,10 +152,10 @@ def test_native_declines_and_python_runs():
     assert _core.implementations(mixgrad.registry["absolute"])["gradient"]["native"]["declined"] > before
 
 
-def test_a_fallback_is_told_once_per_op_when_asked_for():
+def test_a_fallback_is_told_once_per_op_when_asked_for() -> None:
     z = np.array([3.0 + 4.0j])
 
-    def run():
+    def run() -> Any:
         return mixgrad.grad(lambda z: mnp.sum(mnp.absolute(z)))(z)
 
     mixgrad.debug.warn_fallbacks()
@@ -167,9 +168,9 @@ def test_a_fallback_is_told_once_per_op_when_asked_for():
         mixgrad.debug.warn_fallbacks(False)
 
 
-def test_missing_gradient_says_what_to_do():
+def test_missing_gradient_says_what_to_do() -> None:
     @mixgrad.register_op("test_missing")
-    def missing(x):
+    def missing(x: Any) -> Any:
         return x * 2.0
 
     try:
@@ -188,18 +189,18 @@ def test_missing_gradient_says_what_to_do():
 # --- second order: 14, or an error; never 2 --------------------------------------------------------------------------
 
 
-def polynomial(x):
+def polynomial(x: Any) -> Any:
     return x * x * x + x * x
 
 
-def second(f, x):
+def second(f: Any, x: Any) -> Any:
     return mixgrad.grad(mixgrad.grad(f))(x)
 
 
 @pytest.mark.parametrize("outer", ["native", "python"])
 @pytest.mark.parametrize("inner", ["native", "python"])
-def test_second_order_in_every_mix(inner, outer):
-    def gradient(x):
+def test_second_order_in_every_mix(inner: Any, outer: Any) -> None:
+    def gradient(x: Any) -> Any:
         with mixgrad.prefer(inner):
             return mixgrad.grad(polynomial)(x)
 
@@ -209,8 +210,8 @@ def test_second_order_in_every_mix(inner, outer):
         assert second(polynomial, 2.0) == 14.0
 
 
-def test_second_order_with_a_first_order_override_is_an_error():
-    def first_order(op, g):
+def test_second_order_with_a_first_order_override_is_an_error() -> None:
+    def first_order(op: Any, g: Any) -> Any:
         x, y = op.inputs
         return np.multiply(g, y), np.multiply(g, x)
 
@@ -221,61 +222,61 @@ def test_second_order_with_a_first_order_override_is_an_error():
 
 
 @pytest.fixture
-def third():
+def third() -> Any:
     """x**3 as an op of its own, whose gradient each test registers."""
 
     @mixgrad.register_op("test_third", saves="x")
-    def third(x):
+    def third(x: Any) -> Any:
         return x**3
 
     yield third
     mixgrad.unregister("test_third")
 
 
-def test_second_order_through_a_python_gradient_of_numpy_functions(third):
+def test_second_order_through_a_python_gradient_of_numpy_functions(third: Any) -> None:
     third.gradient(lambda g, x, out: g * 3.0 * np.power(x, 2.0))
     assert second(lambda x: third(x) + x * x, 2.0) == 14.0
 
 
-def test_second_order_through_a_gradient_that_leaves_numpy_is_an_error(third):
+def test_second_order_through_a_gradient_that_leaves_numpy_is_an_error(third: Any) -> None:
     third.gradient(lambda g, x, out: g * 3.0 * np.asarray(x) ** 2)
     assert mixgrad.grad(third)(2.0) == 12.0
     with pytest.raises(mixgrad.errors.ConversionError, match="asarray"):
         second(lambda x: third(x) + x * x, 2.0)
 
 
-def test_second_order_through_float_is_an_error(third):
+def test_second_order_through_float_is_an_error(third: Any) -> None:
     third.gradient(lambda g, x, out: g * 3.0 * float(x) ** 2)
     assert mixgrad.grad(third)(2.0) == 12.0
     with pytest.raises(mixgrad.errors.ConversionError, match="float"):
         second(lambda x: third(x) + x * x, 2.0)
 
 
-def test_second_order_through_a_first_order_only_gradient_is_an_error(third):
+def test_second_order_through_a_first_order_only_gradient_is_an_error(third: Any) -> None:
     third.gradient(lambda g, x, out: g * 3.0 * np.asarray(x) ** 2, differentiable=False)
     assert mixgrad.grad(third)(2.0) == 12.0
     with pytest.raises(NotDifferentiableError, match="first order only"):
         second(lambda x: third(x) + x * x, 2.0)
 
 
-def test_a_first_order_only_gradient_is_an_error_in_jvp(third):
+def test_a_first_order_only_gradient_is_an_error_in_jvp(third: Any) -> None:
     third.gradient(lambda g, x, out: g * 3.0 * np.asarray(x) ** 2, differentiable=False)
     with pytest.raises(NotDifferentiableError, match="test_third"):
         mixgrad.jvp(third, (2.0,), (1.0,))
 
 
-def test_third_order():
+def test_third_order() -> None:
     assert mixgrad.grad(mixgrad.grad(mixgrad.grad(polynomial)))(2.0) == 6.0
 
 
 # --- where an override holds -----------------------------------------------------------------------------------------
 
 
-def test_overrides_are_local_to_the_thread():
+def test_overrides_are_local_to_the_thread() -> None:
     results = {}
     inside, done = threading.Event(), threading.Event()
 
-    def other():
+    def other() -> Any:
         inside.wait(10)
         results["other"] = mixgrad.grad(lambda x: x * 3.0)(2.0)
         done.set()
@@ -290,27 +291,27 @@ def test_overrides_are_local_to_the_thread():
     assert results == {"other": 3.0, "mine": 0.0}
 
 
-def test_overrides_are_local_to_the_asyncio_task():
-    async def overridden(ready, go):
+def test_overrides_are_local_to_the_asyncio_task() -> None:
+    async def overridden(ready: Any, go: Any) -> Any:
         with mixgrad.override_gradient("mul", zero):
             ready.set()
             await go.wait()
             return mixgrad.grad(lambda x: x * 3.0)(2.0)
 
-    async def plain(ready, go):
+    async def plain(ready: Any, go: Any) -> Any:
         await ready.wait()
         result = mixgrad.grad(lambda x: x * 3.0)(2.0)
         go.set()
         return result
 
-    async def main():
+    async def main() -> Any:
         ready, go = asyncio.Event(), asyncio.Event()
         return await asyncio.gather(overridden(ready, go), plain(ready, go))
 
     assert asyncio.run(main()) == [0.0, 3.0]
 
 
-def test_environment_preference():
+def test_environment_preference() -> None:
     program = (
         "import mixgrad; from mixgrad import _core;"
         "mixgrad.grad(lambda x: x * x + 1.0)(2.0);"
@@ -323,7 +324,7 @@ def test_environment_preference():
     assert "preferred by MIXGRAD_PREFER" in out
 
 
-def test_explain_names_the_override_and_the_reasons():
+def test_explain_names_the_override_and_the_reasons() -> None:
     text = mixgrad.registry.explain("mul", 1.0, 2.0)
     assert "op 'multiply' (aliases: mul" in text
     assert "runs   native  mixgrad (ops/math.cpp:" in text

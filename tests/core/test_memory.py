@@ -7,7 +7,9 @@ import resource
 import sys
 import threading
 import weakref
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,14 +22,14 @@ UNDER_SANITIZERS = sys.platform == "linux" and "libasan" in Path("/proc/self/map
 STEPS = 2_000 if UNDER_SANITIZERS else 100_000
 
 
-def resident_kib():
+def resident_kib() -> Any:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // 1024
 
 
 @pytest.fixture
-def mixed():
+def mixed() -> Any:
     @mixgrad.register_op("test_mixed", saves="x")
-    def mixed(x):
+    def mixed(x: Any) -> Any:
         return np.sin(x)
 
     mixed.gradient(lambda g, x, out: g * mnp.cos(x))
@@ -35,10 +37,10 @@ def mixed():
     mixgrad.unregister("test_mixed")
 
 
-def test_a_hundred_thousand_steps(mixed):
+def test_a_hundred_thousand_steps(mixed: Any) -> None:
     x = np.linspace(0.0, 1.0, 5)
 
-    def step():
+    def step() -> Any:
         with mixgrad.Tape() as tape:
             a = tape.watch(x)
             y = mnp.sum(mnp.exp(mixed(a * 2.0)) + a[1:].sum())
@@ -62,16 +64,16 @@ def test_a_hundred_thousand_steps(mixed):
 
 
 @pytest.mark.parametrize("where", ["forward", "python gradient", "contract", "native gradient"])
-def test_exceptions_leave_nothing(where):
+def test_exceptions_leave_nothing(where: Any) -> None:
     failing = {"forward": False}
 
     @mixgrad.register_op("test_failing", broadcasts=False)
-    def failing_op(x):
+    def failing_op(x: Any) -> Any:
         if where == "forward":
             raise ValueError("forward")
         return x * 2.0
 
-    def gradient(g, x, out):
+    def gradient(g: Any, x: Any, out: Any) -> Any:
         if where == "python gradient":
             raise ValueError("gradient")
         return g[:1] if where == "contract" else g * 2.0
@@ -79,7 +81,7 @@ def test_exceptions_leave_nothing(where):
     failing_op.gradient(gradient)
     x = np.arange(3.0)
 
-    def step():
+    def step() -> Any:
         with mixgrad.Tape() as tape:
             a = tape.watch(x)
             b = a * a
@@ -107,11 +109,11 @@ def test_exceptions_leave_nothing(where):
     del failing
 
 
-def test_a_million_ops_deep():
+def test_a_million_ops_deep() -> None:
     n = 100_000 if UNDER_SANITIZERS else 1_000_000
     before = mixgrad.debug.counters()
 
-    def chain(x):
+    def chain(x: Any) -> Any:
         for _ in range(n):
             x = x + 1e-6
         return x
@@ -126,7 +128,7 @@ def test_a_million_ops_deep():
     assert mixgrad.debug.counters() == before
 
 
-def test_entries_of_a_dead_inner_tape_go_while_the_outer_lives():
+def test_entries_of_a_dead_inner_tape_go_while_the_outer_lives() -> None:
     with mixgrad.Tape() as outer:
         a = outer.watch(2.0)
         mixgrad.grad(lambda x: x * x)(3.0)
@@ -138,8 +140,8 @@ def test_entries_of_a_dead_inner_tape_go_while_the_outer_lives():
     assert outer.gradient(y, a) == 4.0
 
 
-def test_windows_that_interleave():
-    def recording(scale):
+def test_windows_that_interleave() -> None:
+    def recording(scale: Any) -> Any:
         with mixgrad.Tape() as tape:
             x = tape.watch(2.0)
             y = x * scale
@@ -160,14 +162,12 @@ def test_windows_that_interleave():
     assert mixgrad.debug.counters() == before
 
 
-def test_many_closed_tapes_at_once():
+def test_many_closed_tapes_at_once() -> None:
     functions = [mixgrad.vjp(lambda x: x * x, float(k))[1] for k in range(200)]
     assert [float(np.squeeze(f(1.0))) for f in functions] == [2.0 * k for k in range(200)]
 
 
-def test_more_than_64_open_tapes_is_a_clear_error():
-    from contextlib import ExitStack
-
+def test_more_than_64_open_tapes_is_a_clear_error() -> None:
     with ExitStack() as stack:
         for _ in range(64):
             stack.enter_context(mixgrad.Tape())
@@ -176,36 +176,37 @@ def test_more_than_64_open_tapes_is_a_clear_error():
     assert mixgrad.grad(lambda x: x * x)(3.0) == 6.0
 
 
-def test_cycles_through_a_tape_are_collected():
+def test_cycles_through_a_tape_are_collected() -> None:
     class Holder:
-        pass
+        tape: Any = None
+        y: Any = None
 
     gc.collect()
     before = mixgrad.debug.counters()
-    holder = Holder()
+    holders = [Holder()]
     with mixgrad.Tape() as tape:
         x = tape.watch(2.0)
 
         @mixgrad.custom_gradient
-        def f(x):
+        def f(x: Any, kept: Any = holders) -> Any:
             y = x * 1.0
-            return y, lambda g: g * 1.0 if holder else g
+            return y, lambda g: g * 1.0 if kept else g
 
-        holder.y = f(x)
-        holder.tape = tape
-    alive = weakref.ref(holder)
-    del holder, tape, x, f
+        holders[0].y = f(x)
+        holders[0].tape = tape
+    alive = weakref.ref(holders.pop())
+    del holders, tape, x, f
     gc.collect()
     assert alive() is None
     assert mixgrad.debug.counters() == before
 
 
-def test_eight_threads_each_with_its_own_tape():
+def test_eight_threads_each_with_its_own_tape() -> None:
     x = np.linspace(0.1, 1.0, 7)
     expected = np.cos(x) * x + np.sin(x)
     wrong = []
 
-    def work():
+    def work() -> Any:
         for _ in range(200):
             gradient = mixgrad.grad(lambda x: mnp.sum(mnp.sin(x) * x))(x)
             if not np.allclose(gradient, expected):
@@ -224,11 +225,11 @@ def test_eight_threads_each_with_its_own_tape():
     assert wrong == []
 
 
-def test_a_tape_freed_by_another_thread_after_its_own_ended():
+def test_a_tape_freed_by_another_thread_after_its_own_ended() -> None:
     before = mixgrad.debug.counters()
     made = []
 
-    def work():
+    def work() -> Any:
         with mixgrad.Tape() as tape:
             x = tape.watch(np.ones(3))
             made.extend([tape, x, x * 2.0])

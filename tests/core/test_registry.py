@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,9 +19,9 @@ from mixgrad.errors import (
 
 
 @pytest.fixture
-def cube():
+def cube() -> Any:
     @mixgrad.register_op("test_cube", saves="x")
-    def cube(x):
+    def cube(x: Any) -> Any:
         return x**3
 
     yield cube
@@ -28,9 +29,9 @@ def cube():
         mixgrad.unregister("test_cube")
 
 
-def test_gradient_by_name_and_by_op_are_one_mechanism(cube):
+def test_gradient_by_name_and_by_op_are_one_mechanism(cube: Any) -> None:
     @mixgrad.register_gradient("test_cube")
-    def gradient(op, g):
+    def gradient(op: Any, g: Any) -> Any:
         (x,) = op.inputs
         return g * 3 * x**2
 
@@ -39,7 +40,7 @@ def test_gradient_by_name_and_by_op_are_one_mechanism(cube):
         cube.gradient(lambda g, x, out: g)
 
 
-def test_duplicate_names_both_places(cube):
+def test_duplicate_names_both_places(cube: Any) -> None:
     cube.gradient(lambda g, x, out: g * 3 * x**2)
     with pytest.raises(DuplicateRegistrationError) as caught:
         cube.gradient(lambda g, x, out: g)
@@ -48,26 +49,26 @@ def test_duplicate_names_both_places(cube):
     assert mixgrad.grad(cube)(2.0) == 12.0
 
 
-def test_replace(cube):
+def test_replace(cube: Any) -> None:
     cube.gradient(lambda g, x, out: g * 0)
     cube.gradient(lambda g, x, out: g * 3 * x**2, replace=True)
     assert mixgrad.grad(cube)(2.0) == 12.0
 
 
-def test_unknown_op_gives_near_names():
-    with pytest.raises(UnknownOpError, match="near names: .*'multiply'"):
+def test_unknown_op_gives_near_names() -> None:
+    with pytest.raises(UnknownOpError, match=r"near names: .*'multiply'"):
         mixgrad.register_gradient("multipyl")(lambda op, g: g)
     with pytest.raises(KeyError):
         mixgrad.registry["nothing like it"]
 
 
-def test_aliases_lead_to_the_canonical_op():
+def test_aliases_lead_to_the_canonical_op() -> None:
     assert mixgrad.registry["mul"] is mixgrad.registry["multiply"]
     assert mixgrad.registry["mul"].name == "multiply"
     assert "mul" in mixgrad.registry["multiply"].aliases
 
 
-def test_a_taken_name_is_refused_and_leaves_the_registry_as_it_was():
+def test_a_taken_name_is_refused_and_leaves_the_registry_as_it_was() -> None:
     before = list(mixgrad.registry)
     with pytest.raises(DuplicateRegistrationError, match="belongs to op 'multiply'"):
         mixgrad.register_op("mul")(lambda x: x)
@@ -77,7 +78,7 @@ def test_a_taken_name_is_refused_and_leaves_the_registry_as_it_was():
     assert "test_new" not in mixgrad.registry
 
 
-def test_unregister(cube):
+def test_unregister(cube: Any) -> None:
     cube.gradient(lambda g, x, out: g * 3 * x**2)
     mixgrad.unregister("test_cube", "gradient", "python")
     with pytest.raises(mixgrad.errors.MissingGradientError, match="register_gradient"):
@@ -88,9 +89,9 @@ def test_unregister(cube):
     assert "test_cube" not in mixgrad.registry
 
 
-def test_an_op_unregistered_after_recording_is_a_clear_error():
+def test_an_op_unregistered_after_recording_is_a_clear_error() -> None:
     @mixgrad.register_op("test_gone")
-    def gone(x):
+    def gone(x: Any) -> Any:
         return x * 2.0
 
     gone.gradient(lambda g, x, out: g * 2.0)
@@ -105,36 +106,36 @@ def test_an_op_unregistered_after_recording_is_a_clear_error():
 @pytest.mark.parametrize(
     ("function", "error", "text"),
     [
-        (lambda: mixgrad.op(3), RegistrationError, "function on ndarrays or a NumPy ufunc"),
+        (lambda: mixgrad.op(cast("Any", 3)), RegistrationError, "function on ndarrays or a NumPy ufunc"),
         (lambda: mixgrad.register_op("t")(lambda *args: args), RegistrationError, r"\*args"),
         (lambda: mixgrad.register_op("t")(lambda axis=None: axis), RegistrationError, "no array input"),
         (lambda: mixgrad.register_op("t", inputs=("z",))(lambda x: x), RegistrationError, "names 'z'"),
         (lambda: mixgrad.register_op("t", saves="z")(lambda x: x), RegistrationError, "names 'z'"),
         (lambda: mixgrad.register_op("t", saves=["x", "y"])(lambda x: x), RegistrationError, "one per input"),
-        (lambda: mixgrad.register_op(lambda x: x), RegistrationError, "called with a name"),
+        (lambda: mixgrad.register_op(cast("Any", lambda x: x)), RegistrationError, "called with a name"),
         (lambda: mixgrad.registry["multiply"].gradient(lambda g, x, y, out: g), GradientCountError, "one per input"),
         (lambda: mixgrad.registry["sin"].gradient(lambda op, g: g, replace=True), GradientCountError, "g, x, out"),
-        (lambda: mixgrad.prefer("cobol"), RegistrationError, "'cobol'"),
-        (lambda: mixgrad.override_gradient("sin", 3), RegistrationError, "takes a function"),
+        (lambda: mixgrad.prefer(cast("Any", "cobol")), RegistrationError, "'cobol'"),
+        (lambda: mixgrad.override_gradient("sin", cast("Any", 3)), RegistrationError, "takes a function"),
     ],
 )
-def test_bad_registrations(function, error, text):
+def test_bad_registrations(function: Any, error: Any, text: Any) -> None:
     before = list(mixgrad.registry)
     with pytest.raises(error, match=text):
         function()
     assert list(mixgrad.registry) == before
 
 
-def test_gradient_per_argument():
+def test_gradient_per_argument() -> None:
     @mixgrad.register_op("test_pair", saves=["y", "x"], broadcasts=True)
-    def pair(x, y):
+    def pair(x: Any, y: Any) -> Any:
         return x * y
 
     asked = []
     try:
 
         @mixgrad.register_gradient("test_pair", argument=0)
-        def first(g, x, y, out):
+        def first(g: Any, x: Any, y: Any, out: Any) -> Any:
             asked.append(0)
             return g * y
 
@@ -142,7 +143,7 @@ def test_gradient_per_argument():
             mixgrad.grad(lambda y: pair(2.0, y))(3.0)
 
         @mixgrad.register_gradient("test_pair", argument=1)
-        def second(g, x, y, out):
+        def second(g: Any, x: Any, y: Any, out: Any) -> Any:
             asked.append(1)
             return g * x
 
@@ -153,9 +154,9 @@ def test_gradient_per_argument():
         mixgrad.unregister("test_pair")
 
 
-def test_attributes_reach_the_gradient_by_name():
+def test_attributes_reach_the_gradient_by_name() -> None:
     @mixgrad.register_op("test_scaled")
-    def scaled(x, factor=2.0, *, shift=0.0):
+    def scaled(x: Any, factor: Any = 2.0, *, shift: Any = 0.0) -> Any:
         return x * factor + shift
 
     try:
@@ -164,7 +165,7 @@ def test_attributes_reach_the_gradient_by_name():
         assert mixgrad.grad(lambda x: scaled(x, shift=1.0))(1.0) == 2.0
 
         @mixgrad.register_gradient("test_scaled", replace=True)
-        def whole(op, g):
+        def whole(op: Any, g: Any) -> Any:
             assert op.attributes == {"factor": 3.0, "shift": 1.0}
             assert op.name == "test_scaled"
             return g * op.attributes["factor"]
@@ -182,7 +183,7 @@ def test_attributes_reach_the_gradient_by_name():
         mixgrad.unregister("test_scaled")
 
 
-def test_the_registry_prints_as_a_table():
+def test_the_registry_prints_as_a_table() -> None:
     text = repr(mixgrad.registry)
     header, _, *rows = text.splitlines()
     assert header.split() == ["op", "aliases", "forward", "gradient", "runs"]
@@ -192,14 +193,14 @@ def test_the_registry_prints_as_a_table():
     assert len(rows) == len(mixgrad.registry)
 
 
-def test_no_native_implementation_waits_for_an_op_that_never_came():
+def test_no_native_implementation_waits_for_an_op_that_never_came() -> None:
     assert _core.waiting_native() == []
 
 
-def test_registration_from_several_threads():
+def test_registration_from_several_threads() -> None:
     errors = []
 
-    def work(k):
+    def work(k: Any) -> Any:
         try:
             for i in range(50):
                 name = f"test_thread_{k}_{i}"
@@ -219,15 +220,15 @@ def test_registration_from_several_threads():
     assert not [name for name in mixgrad.registry if name.startswith("test_thread")]
 
 
-def test_an_op_with_several_outputs():
+def test_an_op_with_several_outputs() -> None:
     @mixgrad.register_op("test_parts", multiple=True, saves="")
-    def parts(x):
+    def parts(x: Any) -> Any:
         return x[:1].copy(), x[1:].copy()
 
     try:
 
         @mixgrad.register_gradient("test_parts")
-        def gradient(op, g):
+        def gradient(op: Any, g: Any) -> Any:
             first, rest = g
             assert len(op.outputs) == 2
             return mixgrad.numpy.concatenate([first, rest])
