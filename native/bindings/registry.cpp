@@ -113,7 +113,7 @@ py::object register_op(const std::string& name, const std::vector<std::string>& 
       python.language = Language::python;
       python.present = true;
       python.origin = origin;
-      python.whole = ref(forward);
+      python.forward = ref(forward);
     }
     if (is_ufunc) {
       op->ufunc = core::kernels::Ufunc(forward.ptr());
@@ -144,6 +144,28 @@ core::PythonFunction python_function(const py::object& callable, const std::vect
   return function;
 }
 
+/// Puts one (index, function or None for zero, attributes passed) into a gradient.
+void set_argument(const Op& op, core::PythonGradient& gradient, const py::tuple& fields, const std::string& origin,
+                  bool check) {
+  const auto index = fields[0].cast<std::size_t>();
+  if (index >= gradient.arguments.size())
+    core::raise_error("GradientCountError", "op '%s' has %zu inputs; there is no input %zu to give a gradient for (%s)",
+                      op.name.c_str(), gradient.arguments.size(), index, origin.c_str());
+  core::ArgumentGradient& argument = gradient.arguments[index];
+  if (check && argument.state != core::ArgumentGradient::State::missing) {
+    core::Implementation present;
+    present.present = true;
+    present.language = Language::python;
+    present.origin = argument.origin;
+    core::check_duplicate(op, What::gradient, present, origin, false);
+  }
+  argument = {};
+  argument.origin = origin;
+  argument.state = fields[1].is_none() ? core::ArgumentGradient::State::zero : core::ArgumentGradient::State::function;
+  if (!fields[1].is_none())
+    argument.function = python_function(fields[1], fields[2].cast<std::vector<std::size_t>>(), op);
+}
+
 /// whole: a function (op, g), or None; arguments: a list of (index, function or None for zero, attributes passed).
 void set_gradient(const OpArgument& argument, const py::object& whole, const py::list& arguments, bool differentiable,
                   const py::object& when, const std::string& origin, bool per_index, bool replace) {
@@ -154,49 +176,31 @@ void set_gradient(const OpArgument& argument, const py::object& whole, const py:
                         op.name.c_str());
     core::Implementation& present = op.of(What::gradient, Language::python);
     core::Implementation made;
+    auto gradient = std::make_shared<core::PythonGradient>();
     made.language = Language::python;
     made.present = true;
     made.differentiable = differentiable;
-    made.origin = origin;
     if (!when.is_none()) made.when = ref(when);
-    made.per_index = per_index;
+    gradient->per_index = per_index;
     const std::size_t n = per_index ? 1 : op.input_names.size();
     if (!whole.is_none()) {
       core::check_duplicate(op, What::gradient, present, origin, replace);
-      made.whole = ref(whole);
+      gradient->whole = ref(whole);
     } else {
       // One input's gradient joins those of the others, unless a whole gradient is there.
-      const bool joins = present.present && !present.whole && arguments.size() < n;
+      const bool joins = present.gradient && !present.gradient->whole && arguments.size() < n;
       if (!joins) core::check_duplicate(op, What::gradient, present, origin, replace);
-      if (joins) made = present;
-      made.arguments.resize(n);
-      for (const py::handle item : arguments) {
-        const auto fields = item.cast<py::tuple>();
-        const auto index = fields[0].cast<std::size_t>();
-        if (index >= n)
-          core::raise_error("GradientCountError",
-                            "op '%s' has %zu inputs; there is no input %zu to give a gradient for (%s)",
-                            op.name.c_str(), n, index, origin.c_str());
-        core::ArgumentGradient& gradient = made.arguments[index];
-        if (joins && gradient.state != core::ArgumentGradient::State::missing && !replace) {
-          core::Implementation other;
-          other.present = true;
-          other.language = Language::python;
-          other.origin = gradient.origin;
-          core::check_duplicate(op, What::gradient, other, origin, replace);
-        }
-        gradient = {};
-        gradient.origin = origin;
-        if (fields[1].is_none()) {
-          gradient.state = core::ArgumentGradient::State::zero;
-        } else {
-          gradient.state = core::ArgumentGradient::State::function;
-          gradient.function = python_function(fields[1], fields[2].cast<std::vector<std::size_t>>(), op);
-        }
+      if (joins) {
+        *gradient = *present.gradient;
+        made.differentiable = present.differentiable && differentiable;
+        if (when.is_none()) made.when = present.when;
       }
-      made.differentiable = joins ? present.differentiable && differentiable : differentiable;
-      if (joins && !when.is_none()) made.when = ref(when);
+      gradient->arguments.resize(n);
+      for (const py::handle item : arguments)
+        set_argument(op, *gradient, item.cast<py::tuple>(), origin, joins && !replace);
     }
+    gradient->origin = made.origin = origin;
+    made.gradient = std::move(gradient);
     present = std::move(made);
     Registry::instance().changed();
   });

@@ -10,69 +10,11 @@ namespace mixgrad::core {
 Counters counters{};
 MutationCheck mutation_check = MutationCheck::sampled;
 
+#ifndef MIXGRAD_NO_POOLS
 namespace pool {
-
-#ifdef MIXGRAD_NO_POOLS
-
-void* allocate(std::size_t bytes) {
-  void* block = std::malloc(bytes);
-  if (!block) throw std::bad_alloc();
-  return block;
-}
-
-void release(void* block, std::size_t) noexcept { std::free(block); }
-
-#else
-
-namespace {
-constexpr std::size_t kGranule = 32;
-constexpr std::size_t kLargest = 2048;
-constexpr std::size_t kClasses = kLargest / kGranule;
-// Keeps bursts (a long tape that is freed at once) from pinning memory for ever.
-constexpr std::size_t kKept = 4096;
-
-struct FreeList {
-  void* head = nullptr;
-  std::size_t length = 0;
-};
 FreeList lists[kClasses + 1];
-
-std::size_t size_class(std::size_t bytes) noexcept { return (bytes + kGranule - 1) / kGranule; }
-}  // namespace
-
-void* allocate(std::size_t bytes) {
-  const std::size_t index = size_class(bytes);
-  if (index <= kClasses) {
-    FreeList& list = lists[index];
-    if (void* block = list.head) {
-      std::memcpy(&list.head, block, sizeof(void*));
-      --list.length;
-      return block;
-    }
-    bytes = index * kGranule;
-  }
-  void* block = std::malloc(bytes ? bytes : kGranule);
-  if (!block) throw std::bad_alloc();
-  return block;
 }
-
-void release(void* block, std::size_t bytes) noexcept {
-  const std::size_t index = size_class(bytes);
-  if (index <= kClasses && index > 0) {
-    FreeList& list = lists[index];
-    if (list.length < kKept) {
-      std::memcpy(block, &list.head, sizeof(void*));
-      list.head = block;
-      ++list.length;
-      return;
-    }
-  }
-  std::free(block);
-}
-
 #endif
-
-}  // namespace pool
 
 namespace {
 
@@ -137,7 +79,7 @@ Buffer* Buffer::borrow(char* data, std::size_t bytes, void* owner, void (*releas
 }
 
 void Buffer::watch() noexcept {
-  if (!foreign() || watched != MutationCheck::off || mutation_check == MutationCheck::off) return;
+  if (!exposed() || watched != MutationCheck::off || mutation_check == MutationCheck::off) return;
   watched = mutation_check;
   checksum = checksum_of(data, bytes, watched);
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 #include "array.h"
 #include "kernels.h"
@@ -56,7 +57,18 @@ ValueRef from_ndarray(PyArrayObject* array) {
   } else if (!PyArray_CheckExact(reinterpret_cast<PyObject*>(array))) {
     converted = Ref::steal(PyArray_View(array, nullptr, &PyArray_Type));
   }
-  return borrow(converted ? reinterpret_cast<PyArrayObject*>(converted.get()) : array, dtype);
+  if (converted) array = reinterpret_cast<PyArrayObject*>(converted.get());
+  // A few bytes are cheaper to copy than to share: the tape could keep only a copy of them anyway.
+  constexpr npy_intp kSmall = 512;
+  if (PyArray_IS_C_CONTIGUOUS(array) && PyArray_NBYTES(array) <= kSmall) {
+    const int ndim = PyArray_NDIM(array);
+    std::int64_t shape[kMaxDims];
+    for (int i = 0; i < ndim; ++i) shape[i] = PyArray_DIM(array, i);
+    ValueRef copy = make_value(dtype, {shape, static_cast<std::size_t>(ndim)});
+    std::memcpy(copy->data, PyArray_DATA(array), static_cast<std::size_t>(PyArray_NBYTES(array)));
+    return copy;
+  }
+  return borrow(array, dtype);
 }
 
 }  // namespace
@@ -148,15 +160,37 @@ ValueRef result_to_value(PyObject* object) {
   if (!PyArray_Check(object)) return {};
   auto* array = reinterpret_cast<PyArrayObject*>(object);
   if (dtype_of(PyArray_DESCR(array)) == Dtype::other) return {};
+  // Referenced by us alone and owning its data: nobody else can write into it, and it goes on as it is, not copied.
+  const bool ours = Py_REFCNT(object) == 1 && PyArray_CheckExact(object) && PyArray_BASE(array) == nullptr &&
+                    PyArray_CHKFLAGS(array, NPY_ARRAY_OWNDATA | NPY_ARRAY_WRITEABLE) && PyArray_ISBEHAVED_RO(array);
+  if (ours) {
+    ValueRef value = borrow(array, dtype_of(PyArray_DESCR(array)));
+    PyArray_CLEARFLAGS(array, NPY_ARRAY_WRITEABLE);
+    value->buffer->locked = true;
+    return value;
+  }
   ValueRef value = from_ndarray(array);
-  // Referenced by us alone and owning its data: nobody can write into it any more.
-  const bool ours =
-      Py_REFCNT(object) <= 2 && PyArray_BASE(array) == nullptr && PyArray_CHKFLAGS(array, NPY_ARRAY_OWNDATA);
-  if (!ours && value->buffer->foreign() && value->bytes() <= kCopyLimit) return copy_of(*value);
+  if (value->buffer->foreign() && value->bytes() <= kCopyLimit) return copy_of(*value);
   return value;
 }
 
+namespace {
+/// The ndarray that a value was made from, when it is the value's alone and shows it whole; null otherwise.
+PyArrayObject* locked_owner(const Value& value) noexcept {
+  if (!value.buffer->locked) return nullptr;
+  auto* array = static_cast<PyArrayObject*>(value.buffer->owner);
+  if (PyArray_BYTES(array) != value.data || PyArray_NDIM(array) != value.ndim ||
+      PyArray_TYPE(array) != static_cast<int>(value.dtype))
+    return nullptr;
+  for (int i = 0; i < value.ndim; ++i)
+    if (PyArray_DIM(array, i) != value.shape[i] || PyArray_STRIDE(array, i) != value.strides[i]) return nullptr;
+  return array;
+}
+}  // namespace
+
 Ref to_ndarray(const ValueRef& value, bool writeable) {
+  if (!writeable)
+    if (PyArrayObject* owner = locked_owner(*value)) return Ref::borrow(reinterpret_cast<PyObject*>(owner));
   Ref base = Ref::steal(make_array(value));
   npy_intp shape[kMaxDims], strides[kMaxDims];
   for (int i = 0; i < value->ndim; ++i) {
@@ -182,6 +216,11 @@ Ref to_plain(const ValueRef& value) { return value->ndim == 0 ? scalar_of(*value
 
 Ref to_fresh(ValueRef value) {
   if (value->ndim == 0) return scalar_of(*value);
+  if (PyArrayObject* owner = locked_owner(*value);
+      owner && value->uses == 1 && value->buffer->references == 1 && Py_REFCNT(owner) == 1) {
+    PyArray_ENABLEFLAGS(owner, NPY_ARRAY_WRITEABLE);
+    return Ref::borrow(reinterpret_cast<PyObject*>(owner));
+  }
   const bool alone = value->uses == 1 && value->buffer->references == 1 && !value->buffer->foreign() &&
                      value->contiguous && value->bytes() == value->buffer->bytes;
   if (!alone) value = copy_of(*value);
@@ -224,7 +263,7 @@ ValueRef cast(const ValueRef& value, Dtype dtype) {
 }
 
 ValueRef saved_form(const ValueRef& value) {
-  if (!value->buffer->foreign() || value->position >= 0) return value;
+  if (!value->buffer->exposed() || value->position >= 0) return value;
   // The part of a buffer that is not dense would be checked together with memory that is not its own.
   const bool whole = value->bytes() == value->buffer->bytes;
   if (value->buffer->bytes > kCopyLimit && whole) {

@@ -84,6 +84,22 @@ bool holds(PyObject* when, const Call& call) {
 
 // --- choosing -------------------------------------------------------------------------------------------------------
 
+/// Whether an unconditional native gradient takes this call: what `refusal` finds nothing against, without making text.
+bool plainly_takes(const Implementation& implementation, const Call& call) noexcept {
+  if (!implementation.present || implementation.when || (call.recorded && !implementation.differentiable)) return false;
+  const mixgrad_registration* native = implementation.native;
+  if (!native) return false;
+  if (native->kind != MIXGRAD_KIND_ELEMENTWISE) return true;
+  const Dtype dtype = call.outputs[0]->dtype;
+  if (!is_real(dtype)) return false;
+  const int index = dtype_index(dtype);
+  for (std::size_t i = 0; i < call.inputs.size(); ++i) {
+    if (is_complex(call.inputs[i]->dtype)) return false;
+    if (call.needs_gradient(i) && !native->trivial[i] && !native->loops[i][index]) return false;
+  }
+  return true;
+}
+
 /// Why a candidate does not run for this call; empty when it may. `declined` is counted by the caller.
 std::string refusal(const Implementation& implementation, const Call& call) {
   if (!implementation.present) return "not registered";
@@ -103,19 +119,18 @@ std::string refusal(const Implementation& implementation, const Call& call) {
           !native->loops[i][dtype_index(dtype)])
         return "it has no loop for this dtype";
   }
-  if (!implementation.arguments.empty() && !implementation.whole) {
+  if (const PythonGradient* python = implementation.gradient.get(); python && !python->whole) {
     for (std::size_t i = 0; i < call.inputs.size(); ++i) {
-      const std::size_t slot = implementation.per_index ? 0 : i;
-      if (call.needs_gradient(i) && implementation.arguments[slot].state == ArgumentGradient::State::missing)
+      if (call.needs_gradient(i) && python->argument(i).state == ArgumentGradient::State::missing)
         return "it has no gradient for input " + std::to_string(i);
     }
   }
   return {};
 }
 
-void note(std::vector<Candidate>* why, std::string language, std::string origin, std::string verdict,
+void note(std::vector<Candidate>* why, std::string_view language, std::string_view origin, std::string_view verdict,
           bool chosen = false) {
-  if (why) why->push_back({std::move(language), std::move(origin), std::move(verdict), chosen});
+  if (why) why->push_back({std::string(language), std::string(origin), std::string(verdict), chosen});
 }
 
 /// The preferred language by the lists in force, then by the environment; -1 for none.
@@ -183,8 +198,15 @@ Choice choose_gradient(Call& call, std::vector<Candidate>* why) {
   const Op& op = *call.op;
   PyObject* then = call.entry ? call.entry->overrides : nullptr;
   int preferred = op.preferred;
-  std::string source = preferred >= 0 ? "MIXGRAD_PREFER" : "";
   Choice choice;
+  if (overrides::active == 0 && !then && preferred < 0 && !why) [[likely]] {
+    const Implementation& native = op.of(What::gradient, Language::native);
+    if (plainly_takes(native, call)) {
+      choice.implementation = &native;
+      return choice;
+    }
+  }
+  std::string source = preferred >= 0 ? "MIXGRAD_PREFER" : "";
   if (overrides::active != 0 || then) [[unlikely]] {
     PyObject* now = overrides::current(choice.keep);
     bool taken = false;
@@ -210,7 +232,8 @@ Choice choose_gradient(Call& call, std::vector<Candidate>* why) {
               "functions, or leave the override before taking higher-order derivatives",
               op.name.c_str(), origin ? origin : "?");
         } else {
-          note(why, "override", origin ? origin : "?", verdict.empty() ? "an inner override comes first" : verdict);
+          note(why, "override", origin ? origin : "?",
+               verdict.empty() ? "an inner override comes first" : verdict.c_str());
         }
       }
     }
@@ -237,15 +260,16 @@ Choice choose_gradient(Call& call, std::vector<Candidate>* why) {
         ++implementation.declined;
         if (tell_fallbacks && language == Language::native) tell_fallback(op, implementation, reason);
       }
-      note(why, to_string(language), implementation.origin, "declined: " + reason);
+      if (why) note(why, to_string(language), implementation.origin, "declined: " + reason);
       continue;
     }
     if (choice.implementation) {
       note(why, to_string(language), implementation.origin, "not needed: the one above runs");
       continue;
     }
-    note(why, to_string(language), implementation.origin,
-         preferred == static_cast<int>(language) ? "preferred by " + source : "the first that takes this call", true);
+    if (why)
+      note(why, to_string(language), implementation.origin,
+           preferred == static_cast<int>(language) ? "preferred by " + source : "the first that takes this call", true);
     choice.implementation = &implementation;
     if (!why) return choice;
   }
@@ -379,7 +403,7 @@ void record(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, std:
     if (saved & saved_bit(i)) {
       if (inputs[i]->weak)
         inputs[i] = give_dtype(*inputs[i], outputs[0]->dtype);
-      else if (inputs[i]->buffer->foreign()) [[unlikely]]
+      else if (inputs[i]->buffer->exposed()) [[unlikely]]
         inputs[i] = saved_form(inputs[i]);
     }
     kept[i] = inputs[i].get();
@@ -500,7 +524,7 @@ void run_python(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, 
         "op '%s' has no forward that takes this call: the native one declined, and none is registered in Python. "
         "Register one with @mixgrad.register_op(\"%s\", replace=True)",
         op.name.c_str(), op.name.c_str());
-  const Ref callable = python.whole;
+  const Ref callable = python.forward;
   const std::size_t n_attributes = attributes ? static_cast<std::size_t>(PyTuple_GET_SIZE(attributes)) : 0;
   Few<Ref, 8> keep(inputs.size() + 1);
   Few<PyObject*, 16> arguments(1 + inputs.size() + n_attributes);
@@ -669,11 +693,10 @@ void run_fused(Call& call, const mixgrad_registration& native) {
                         g->references == 1 && g->buffer->references == 1 && !g->buffer->foreign() && g->contiguous &&
                         g->bytes() == g->buffer->bytes && g->same_shape(output);
     ValueRef result = over_g ? make_alias(*g) : make_value(dtype, output.shape_span());
+    // Fused gradient loops report no floating-point errors: what was raised is dropped.
     kernels::elementwise(loop, {operands, n + 2}, result->view());
     call.results[i] = std::move(result);
   }
-  // Fused gradient loops report no floating-point errors.
-  kernels::clear_floating_point_flags();
 }
 
 void run_native_gradient(Call& call, const Implementation& implementation, bool& declined) {
@@ -710,7 +733,14 @@ Ref upstream_argument(const Call& call) {
   return tuple;
 }
 
-ValueRef gradient_result(const Call& call, PyObject* item, std::size_t index, const std::string& origin) {
+/// Who returned a value, for messages.
+struct Origin {
+  const char* kind;
+  const char* place;
+  std::string text() const { return std::string(kind) + ", " + place; }
+};
+
+ValueRef gradient_result(const Call& call, PyObject* item, std::size_t index, const Origin& origin) {
   if (item == Py_None) return {};
   if (is_array(item)) {
     ValueRef value = value_of(item);
@@ -719,11 +749,15 @@ ValueRef gradient_result(const Call& call, PyObject* item, std::size_t index, co
           "UnsupportedError",
           "the gradient of op '%s' (%s) returned an Array that is being recorded, in a backward pass that is not: its "
           "own dependence would be lost. Make that Array an input of the op",
-          call.op->name.c_str(), origin.c_str());
+          call.op->name.c_str(), origin.text().c_str());
     return value;
   }
   if (PyArray_Check(item)) {
-    // A view that we handed out ourselves (g, an input) goes on as the value it is a view of.
+    // What we handed out ourselves (g, an input) goes on as the value that it shows.
+    for (const ValueRef& g : call.upstream)
+      if (g->buffer->locked && g->buffer->owner == item) return g;
+    for (Value* input : call.inputs)
+      if (input->buffer && input->buffer->locked && input->buffer->owner == item) return ValueRef::borrow(input);
     PyObject* base = PyArray_BASE(reinterpret_cast<PyArrayObject*>(item));
     if (base && is_array(base)) {
       Value* value = array_value(base);
@@ -746,7 +780,7 @@ ValueRef gradient_result(const Call& call, PyObject* item, std::size_t index, co
         "GradientDtypeError",
         "the gradient of op '%s' (%s) returned %s%S for input %zu, which has dtype %s; return an array of a float or "
         "complex dtype, or None for zero",
-        call.op->name.c_str(), origin.c_str(), dtype ? "dtype " : "a ",
+        call.op->name.c_str(), origin.text().c_str(), dtype ? "dtype " : "a ",
         dtype ? dtype : reinterpret_cast<PyObject*>(Py_TYPE(item)), index, dtype_name(call.inputs[index]->dtype));
   }
   return value;
@@ -760,7 +794,7 @@ struct RecordedGradient {
   bool on_;
 };
 
-void run_whole(Call& call, PyObject* function, const std::string& origin) {
+void run_whole(Call& call, PyObject* function, const Origin& origin) {
   const Ref keep = Ref::borrow(function);
   const EntryGuard entry(call);
   const Ref g = upstream_argument(call);
@@ -775,7 +809,7 @@ void run_whole(Call& call, PyObject* function, const std::string& origin) {
           "GradientCountError",
           "the gradient of op '%s' (%s) returned a single %.200s, but the op has %zu inputs; return a tuple with one "
           "value per input (None for zero)",
-          call.op->name.c_str(), origin.c_str(), Py_TYPE(sequence)->tp_name, n);
+          call.op->name.c_str(), origin.text().c_str(), Py_TYPE(sequence)->tp_name, n);
     call.results[0] = gradient_result(call, sequence, 0, origin);
     return;
   }
@@ -785,15 +819,15 @@ void run_whole(Call& call, PyObject* function, const std::string& origin) {
         "GradientCountError",
         "the gradient of op '%s' (%s) returned %zu value%s, but the op has %zu input%s; return one per input (None for "
         "zero)",
-        call.op->name.c_str(), origin.c_str(), count, count == 1 ? "" : "s", n, n == 1 ? "" : "s");
+        call.op->name.c_str(), origin.text().c_str(), count, count == 1 ? "" : "s", n, n == 1 ? "" : "s");
   for (std::size_t i = 0; i < n; ++i)
     call.results[i] = gradient_result(call, PySequence_Fast_GET_ITEM(sequence, static_cast<Py_ssize_t>(i)), i, origin);
 }
 
-void run_per_argument(Call& call, const Implementation& implementation) {
+void run_per_argument(Call& call, const PythonGradient& gradient) {
   const Op& op = *call.op;
   const std::size_t n = call.inputs.size();
-  const std::size_t first = implementation.per_index ? 1 : 0;
+  const std::size_t first = gradient.per_index ? 1 : 0;
   Few<Ref, 8> keep(n + 2);
   keep[0] = upstream_argument(call);
   for (std::size_t i = 0; i < n; ++i)
@@ -813,10 +847,8 @@ void run_per_argument(Call& call, const Implementation& implementation) {
   }
   for (std::size_t i = 0; i < n; ++i) {
     if (!call.needs_gradient(i)) continue;
-    const ArgumentGradient& argument = implementation.arguments[implementation.per_index ? 0 : i];
+    const ArgumentGradient& argument = gradient.argument(i);
     if (argument.state == ArgumentGradient::State::zero) continue;
-    const Ref callable = argument.function.callable, keywords = argument.function.keywords;
-    const std::string origin = argument.origin;
     const std::size_t n_keywords = argument.function.passed.size();
     Few<PyObject*, 16> arguments(1 + first + n + 2 + n_keywords);
     std::size_t at = 1;
@@ -830,10 +862,10 @@ void run_per_argument(Call& call, const Implementation& implementation) {
     const std::size_t n_positional = at - 1;
     for (const std::size_t place : argument.function.passed)
       arguments[at++] = PyTuple_GET_ITEM(call.attributes, static_cast<Py_ssize_t>(place));
-    const Ref result = Ref::steal(PyObject_Vectorcall(callable.get(), arguments.data() + 1,
+    const Ref result = Ref::steal(PyObject_Vectorcall(argument.function.callable.get(), arguments.data() + 1,
                                                       n_positional | PY_VECTORCALL_ARGUMENTS_OFFSET,
-                                                      n_keywords ? keywords.get() : nullptr));
-    call.results[i] = gradient_result(call, result.get(), i, origin);
+                                                      n_keywords ? argument.function.keywords.get() : nullptr));
+    call.results[i] = gradient_result(call, result.get(), i, {"python", argument.origin.c_str()});
   }
 }
 
@@ -843,10 +875,11 @@ void run_implementation(Call& call, const Implementation& implementation, bool& 
     run_native_gradient(call, implementation, declined);
   } else {
     const RecordedGradient scope(call.recorded);
-    if (implementation.whole)
-      run_whole(call, implementation.whole.get(), "python, " + implementation.origin);
+    const std::shared_ptr<const PythonGradient> gradient = implementation.gradient;
+    if (gradient->whole)
+      run_whole(call, gradient->whole.get(), {"python", gradient->origin.c_str()});
     else
-      run_per_argument(call, implementation);
+      run_per_argument(call, *gradient);
   }
   if (!declined) ++implementation.calls;
 }
@@ -857,8 +890,7 @@ void run_gradient(Call& call, const Choice& choice) {
   if (choice.override_record) {
     const RecordedGradient scope(call.recorded);
     const char* origin = PyUnicode_AsUTF8(overrides::field(choice.override_record, Field::origin));
-    run_whole(call, overrides::field(choice.override_record, Field::function),
-              std::string("override, ") + (origin ? origin : "?"));
+    run_whole(call, overrides::field(choice.override_record, Field::function), {"override", origin ? origin : "?"});
     return;
   }
   bool declined = false;

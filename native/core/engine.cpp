@@ -266,9 +266,8 @@ bool declares_zero(const Choice& choice, std::size_t input) noexcept {
   if (implementation.native)
     return implementation.native->kind == MIXGRAD_KIND_ELEMENTWISE &&
            implementation.native->trivial[input] == MIXGRAD_TRIVIAL_ZERO;
-  if (implementation.arguments.empty()) return false;
-  const std::size_t slot = implementation.per_index ? 0 : input;
-  return implementation.arguments[slot].state == ArgumentGradient::State::zero;
+  const PythonGradient* python = implementation.gradient.get();
+  return python && !python->whole && python->argument(input).state == ArgumentGradient::State::zero;
 }
 
 bool op_declares_zero(const Op& op, std::size_t input) noexcept {
@@ -402,7 +401,7 @@ class Walk {
       return;
     }
     take_gradient(p, *entry);
-    if (!request_.keep) tape_.drop(request_.bit, p, p + static_cast<Position>(n));
+    if (!request_.keep) tape_.forget(request_.bit, p, n);
   }
 
   void take_gradient(Position p, Entry& entry) {

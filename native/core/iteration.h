@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Walking several strided operands of one shape: axes of length one dropped, the rest in the order of the result's memory,
-// neighbours joined where every operand allows it.
+// Walking several strided operands of one shape: axes of length one dropped, the rest in the order of the result's
+// memory, neighbours joined where every operand allows it.
 #pragma once
 
 #include <cstdint>

@@ -180,32 +180,59 @@ struct Job {
 
 }  // namespace
 
-int elementwise(const Loop& loop, std::span<const View> inputs, const View& out) noexcept {
+namespace {
+
+/// One call of the loop, for a result of at most one axis.
+void run_one_axis(const Loop& loop, std::span<const View> inputs, const View& out, std::int64_t n) noexcept {
   const std::size_t n_inputs = inputs.size();
-  if (floating_point_flags()) clear_floating_point_flags();
-  if (out.ndim <= 1) {
-    char* pointers[kMostOperands];
-    std::int64_t strides[kMostOperands];
+  char* pointers[kMostOperands];
+  std::int64_t strides[kMostOperands];
+  for (std::size_t i = 0; i < n_inputs; ++i) {
+    pointers[i] = inputs[i].data;
+    // The strides that NumPy itself would give: a loop may take another path, to another last bit, for others.
+    if (inputs[i].ndim == 0)
+      strides[i] = out.ndim == 0 ? static_cast<std::int64_t>(item_size(inputs[i].dtype)) : 0;
+    else
+      strides[i] = inputs[i].shape[0] == n ? inputs[i].strides[0] : 0;
+  }
+  pointers[n_inputs] = out.data;
+  strides[n_inputs] = out.ndim ? out.strides[0] : static_cast<std::int64_t>(item_size(out.dtype));
+  loop.function(pointers, &n, strides, loop.data);
+}
+
+/// Flags are set after a loop that did not begin by clearing them: whether it raised them shows when it runs again.
+[[gnu::noinline]] int run_again(const Loop& loop, std::span<const View> inputs, const View& out,
+                                std::int64_t n) noexcept {
+  int flags = floating_point_flags();
+  clear_floating_point_flags();
+  for (const View& input : inputs)
+    if (input.data == out.data) return flags;
+  run_one_axis(loop, inputs, out, n);
+  flags = floating_point_flags();
+  if (flags) clear_floating_point_flags();
+  return flags;
+}
+
+int run_many_axes(const Loop& loop, std::span<const View> inputs, const View& out) noexcept;
+
+}  // namespace
+
+int elementwise(const Loop& loop, std::span<const View> inputs, const View& out) noexcept {
+  if (out.ndim <= 1) [[likely]] {
     const std::int64_t n = out.ndim ? out.shape[0] : 1;
     if (n == 0) return 0;
-    for (std::size_t i = 0; i < n_inputs; ++i) {
-      pointers[i] = inputs[i].data;
-      // The strides that NumPy itself would give: a loop may take another path, to another last bit, for others.
-      if (inputs[i].ndim == 0)
-        strides[i] = out.ndim == 0 ? static_cast<std::int64_t>(item_size(inputs[i].dtype)) : 0;
-      else
-        strides[i] = inputs[i].shape[0] == n ? inputs[i].strides[0] : 0;
-    }
-    pointers[n_inputs] = out.data;
-    strides[n_inputs] = out.ndim ? out.strides[0] : static_cast<std::int64_t>(item_size(out.dtype));
     if (n < kReleaseGil) [[likely]] {
-      loop.function(pointers, &n, strides, loop.data);
-      const int flags = floating_point_flags();
-      if (flags) [[unlikely]]
-        clear_floating_point_flags();
-      return flags;
+      run_one_axis(loop, inputs, out, n);
+      return floating_point_flags() ? run_again(loop, inputs, out, n) : 0;
     }
   }
+  return run_many_axes(loop, inputs, out);
+}
+
+namespace {
+
+int run_many_axes(const Loop& loop, std::span<const View> inputs, const View& out) noexcept {
+  const std::size_t n_inputs = inputs.size();
   Iteration<kMostOperands> it;
   const int last = static_cast<int>(n_inputs);
   for (int axis = 0; axis < out.ndim; ++axis) {
@@ -243,6 +270,8 @@ int elementwise(const Loop& loop, std::span<const View> inputs, const View& out)
   clear_floating_point_flags();
   return flags.load(std::memory_order_relaxed);
 }
+
+}  // namespace
 
 // --- reductions -----------------------------------------------------------------------------------------------------
 

@@ -130,7 +130,7 @@ PyObject* op_call(PyObject* self, PyObject* const* args, std::size_t nargsf, PyO
     const Implementation& python = op.of(What::forward, Language::python);
     // On plain arrays everything is NumPy.
     if (python.present && !any_array(args, n_all)) {
-      const Ref callable = python.whole;
+      const Ref callable = python.forward;
       return PyObject_Vectorcall(callable.get(), args, nargsf, kwnames);
     }
     Bound bound;

@@ -35,6 +35,17 @@ struct ArgumentGradient {
   std::string origin;
 };
 
+/// A gradient written in Python: of all inputs at once, or one function per input. Never changed once registered, so
+/// that a call that is under way keeps it while another is registered in its place.
+struct PythonGradient {
+  std::string origin;
+  Ref whole;                                ///< called as (op, g); null: per input
+  std::vector<ArgumentGradient> arguments;  ///< one per input
+  bool per_index = false;                   ///< arguments[0] serves every input of a list: called with its index
+
+  const ArgumentGradient& argument(std::size_t input) const noexcept { return arguments[per_index ? 0 : input]; }
+};
+
 /// One forward or gradient in one language.
 struct Implementation {
   Language language = Language::native;
@@ -43,10 +54,9 @@ struct Implementation {
   std::string origin;  ///< file and line, or the module that brought it
   Ref when;            ///< outside this condition it declines
 
-  const mixgrad_registration* native = nullptr;  ///< null for a ufunc's own loops
-  Ref whole;                                     ///< python: forward(*inputs, **attributes), or gradient(op, g)
-  std::vector<ArgumentGradient> arguments;       ///< python gradients given per input
-  bool per_index = false;                        ///< arguments[0] serves every input of a list: called with its index
+  const mixgrad_registration* native = nullptr;    ///< null for a ufunc's own loops
+  Ref forward;                                     ///< python: called as (*inputs, **attributes)
+  std::shared_ptr<const PythonGradient> gradient;  ///< python
 
   mutable std::uint64_t calls = 0;
   mutable std::uint64_t declined = 0;

@@ -152,7 +152,7 @@ void fill(Entry& entry, const Op* op, std::span<Value* const> inputs, std::uint3
     Value* value = inputs[i];
     if (saved & saved_bit(i)) {
       value->use();
-      if (value->buffer->foreign()) value->buffer->watch();
+      if (value->buffer->exposed()) value->buffer->watch();
     } else {
       value->retain();
     }
@@ -191,6 +191,22 @@ void Tape::clear(Entry& entry, Chunk& chunk) noexcept {
   Py_XDECREF(old.attributes);
   Py_XDECREF(old.overrides);
   Py_XDECREF(old.location.code);
+}
+
+void Tape::forget(int bit, Position position, std::uint32_t n_outputs) noexcept {
+  const Mask mask = Mask{1} << bit;
+  for (std::uint32_t i = 0; i < n_outputs; ++i, ++position) {
+    const Position index = (position >> kChunkShift) - first_chunk_;
+    if (index < 0 || index >= static_cast<Position>(chunks_.size())) return;
+    Chunk* chunk = chunks_[static_cast<std::size_t>(index)].get();
+    if (!chunk) return;
+    Entry& entry = chunk->entries[position & (kChunkSize - 1)];
+    if (!(entry.windows & mask)) continue;
+    entry.windows &= ~mask;
+    if (entry.windows != 0) continue;
+    --chunk->live;
+    clear(entry, *chunk);
+  }
 }
 
 void Tape::drop(int bit, Position start, Position end) noexcept {

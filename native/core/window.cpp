@@ -197,7 +197,7 @@ ValueRef watched_form(PyObject* source) {
     return value;
   }
   ValueRef form = saved_form(value);
-  if (form->buffer->foreign()) form->buffer->watch();
+  if (form->buffer->exposed()) form->buffer->watch();
   return form.get() == value.get() ? make_alias(*value) : form;
 }
 
