@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -34,7 +34,7 @@ def main(
 @app.command()
 def registry(
     explain: Annotated[
-        Optional[str],  # noqa: UP045  typer reads it on Python 3.10
+        str | None,
         typer.Option(help="Say which implementations of this op would run, and why."),
     ] = None,
 ) -> None:
@@ -52,7 +52,7 @@ def registry(
 @app.command()
 def demo(
     data: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(help="Images and labels in an .npz file; scikit-learn's digits by default."),
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 8,

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """One training run, four times from one seed: native, Python, mixed and overridden gradients.
 
-The network and its optimiser are written as a user would; examples/train_digits.py is the same at its shortest.
+examples/train_digits.py is the same program without the progress bar and the choice of data.
 """
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+import zipfile
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -49,34 +50,71 @@ def load(path: Path | None) -> Data:
             msg = "the demo's data come with scikit-learn: pip install 'mixgrad[examples]', or give --data FILE.npz"
             raise DataError(msg) from None
         images, labels = load_digits(return_X_y=True)
-        return _split(images / 16, labels)
+        return _split((images / 16).astype(np.float32), labels)
     try:
-        arrays = dict(np.load(path))
-    except (OSError, ValueError) as error:
-        msg = f"{path} cannot be read as an .npz file: {error}"
+        # Opened here: of a file that is no archive, np.load leaves its own handle open.
+        with path.open("rb") as opened, np.load(opened) as file:
+            arrays = {name: file[name] for name in file.files}
+    # EOFError: an empty file. AttributeError, TypeError: an .npy file, which holds one array.
+    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        msg = f"{path} cannot be read as an .npz file of images and labels: {error}"
         raise DataError(msg) from None
 
     def first(*names: str) -> Any:
         return next((arrays[name] for name in names if name in arrays), None)
 
-    x, labels = first("x_train", "x", "images", "X"), first("y_train", "y", "labels")
-    if x is None or labels is None or len(x) != len(labels):
-        msg = f"{path} holds {', '.join(arrays) or 'nothing'}; images x (or x_train) and as many labels y are needed"
+    x, labels = first(*_IMAGES, *_TRAIN_IMAGES), first(*_LABELS, *_TRAIN_LABELS)
+    if x is None or labels is None:
+        msg = (
+            f"{path} holds {', '.join(arrays) or 'nothing'}; it needs images ({', '.join(_IMAGES + _TRAIN_IMAGES)}) and "
+            f"labels ({', '.join(_LABELS + _TRAIN_LABELS)})"
+        )
         raise DataError(msg)
-    x_test, labels_test = first("x_test", "X_test"), first("y_test", "labels_test")
+    x_test, labels_test = first(*_TEST_IMAGES), first(*_TEST_LABELS)
     if x_test is None or labels_test is None:
-        return _split(_rows(x), labels)
-    return Data(_rows(x), labels.astype(np.int64), _rows(x_test), labels_test.astype(np.int64))
+        return _split(_rows(x, path), _classes(labels, len(x), path))
+    rows, rows_test = _rows(x, path), _rows(x_test, path, scaled_like=x)
+    if rows.shape[1] != rows_test.shape[1]:
+        msg = (
+            f"{path}: images of shape {x.shape[1:]} for training but {x_test.shape[1:]} for testing; they must be alike"
+        )
+        raise DataError(msg)
+    return Data(rows, _classes(labels, len(x), path), rows_test, _classes(labels_test, len(x_test), path))
 
 
-def _rows(images: Any) -> Any:
-    rows = images.reshape(len(images), -1).astype(np.float32)
-    return rows / 255 if images.dtype == np.uint8 else rows
+_IMAGES, _LABELS = ("images", "x", "X", "data"), ("labels", "y", "Y", "target")
+_TRAIN_IMAGES, _TRAIN_LABELS = ("x_train", "X_train", "train_images"), ("y_train", "train_labels")
+_TEST_IMAGES, _TEST_LABELS = ("x_test", "X_test", "test_images"), ("y_test", "test_labels")
+
+
+def _rows(images: Any, path: Path, scaled_like: Any = None) -> Any:
+    if images.ndim < 2 or images.size == 0 or images.dtype.kind not in "uif":
+        msg = f"{path}: images of shape {images.shape} and dtype {images.dtype}; numbers of shape (images, ...) are needed"
+        raise DataError(msg)
+    reference = images if scaled_like is None else scaled_like
+    largest = 255 if reference.dtype == np.uint8 else max(1, reference.max())
+    return images.reshape(len(images), -1).astype(np.float32) / np.float32(largest)
+
+
+def _classes(labels: Any, images: int, path: Path) -> Any:
+    classes = labels.reshape(-1).astype(np.int64) if labels.dtype.kind in "uif" else labels
+    if (
+        labels.size != images
+        or labels.dtype.kind not in "uif"
+        or (classes != labels.reshape(-1)).any()
+        or classes.min() < 0
+    ):
+        msg = (
+            f"{path}: labels of shape {labels.shape} and dtype {labels.dtype} for {images} images; one class number, from 0, "
+            "is needed for each"
+        )
+        raise DataError(msg)
+    return classes
 
 
 def _split(x: Any, labels: Any) -> Data:
     order = np.random.default_rng(0).permutation(len(x))
-    x, labels = np.asarray(x, np.float32)[order], np.asarray(labels, np.int64)[order]
+    x, labels = x[order], labels[order]
     n = len(x) * 4 // 5
     return Data(x[:n], labels[:n], x[n:], labels[n:])
 
@@ -129,49 +167,67 @@ def my_mul(op: Any, g: Any) -> Any:
     return g * y, g * x
 
 
-@dataclass
+class Training:
+    """A network that is trained from the seed, and what its gradients cost."""
+
+    def __init__(self, data: Data, *, batch: int, hidden: int) -> None:
+        self.data, self.batch = data, batch
+        self.p = make_parameters(data.x.shape[1], hidden, int(data.labels.max()) + 1)
+        self.optimiser, self.rng = Adam(self.p), np.random.default_rng(1)
+        self.seconds: list[float] = []
+        self.calls = {"native": 0, "python": 0}
+
+    def epoch(self) -> None:
+        """Pass over the training images once, in a new order."""
+        mixgrad.debug.reset_counts()
+        step = mixgrad.value_and_grad(loss)
+        order = self.rng.permutation(len(self.data.x))
+        for start in range(0, len(order) - self.batch + 1, self.batch):
+            rows = order[start : start + self.batch]
+            x, labels = self.data.x[rows], self.data.labels[rows]
+            begin = perf_counter()
+            _, gradients = step(self.p, x, labels)
+            self.seconds.append(perf_counter() - begin)
+            self.optimiser.update(self.p, gradients)
+        for row in mixgrad.registry.rows():
+            for language in self.calls:
+                self.calls[language] += row[f"{language}_calls"]
+
+    def result(self) -> Result:
+        """What it came to."""
+        predicted = np.argmax(predict(self.p, self.data.x_test), axis=1)
+        return Result(
+            loss=float(loss(self.p, self.data.x, self.data.labels)),
+            accuracy=float((predicted == self.data.labels_test).mean()),
+            milliseconds=float(np.median(self.seconds)) * 1e3,
+            **self.calls,
+        )
+
+
+@dataclass(frozen=True)
 class Result:
-    """What one training run came to."""
+    """What one training came to: a step's time, and how many entries of the tape had their gradient run by whom."""
 
     loss: float
     accuracy: float
     milliseconds: float
     native: int
     python: int
-    overridden: int
+    overridden: int = 0
 
 
-def train(data: Data, *, epochs: int, batch: int, hidden: int, tick: Any = lambda: None) -> tuple[float, float, float]:
-    """Train from the seed; the final loss, the accuracy on the test images, and the median milliseconds of a step."""
-    p = make_parameters(data.x.shape[1], hidden, int(data.labels.max()) + 1)
-    optimiser, step, times = Adam(p), mixgrad.value_and_grad(loss), []
-    rng = np.random.default_rng(1)
-    for _ in range(epochs):
-        order = rng.permutation(len(data.x))
-        for start in range(0, len(order) - batch + 1, batch):
-            rows = order[start : start + batch]
-            x, labels = data.x[rows], data.labels[rows]
-            begin = perf_counter()
-            _, gradients = step(p, x, labels)
-            times.append(perf_counter() - begin)
-            optimiser.update(p, gradients)
-        tick()
-    accuracy = float((np.argmax(predict(p, data.x_test), axis=1) == data.labels_test).mean())
-    return float(loss(p, data.x, data.labels)), accuracy, float(np.median(times)) * 1e3
-
-
-def gradient_calls() -> dict[str, int]:
-    """How many gradients each language has run."""
-    rows = mixgrad.registry.rows()
-    return {language: sum(row[f"{language}_calls"] for row in rows) for language in ("native", "python")}
-
-
+# The ops whose gradients the mixed run takes from Python.
 MIXED = ("matmul", "relu", "sum")
 
 
 def run(path: Path | None = None, *, epochs: int = 8, batch: int = 64, hidden: int = 64) -> dict[str, Result]:
     """Train four times, show how it goes, and print the table."""
-    data, console, results = load(path), Console(), {}
+    data, console = load(path), Console()
+    if len(data.x) < batch:
+        msg = (
+            f"a batch of {batch} images is larger than the {len(data.x)} there are for training; give a smaller --batch"
+        )
+        raise DataError(msg)
     overridden = 0
 
     def counted_mul(op: Any, g: Any) -> Any:
@@ -186,21 +242,38 @@ def run(path: Path | None = None, *, epochs: int = 8, batch: int = 64, hidden: i
         "own mul": lambda: mixgrad.override_gradient("mul", counted_mul),
     }
     console.print(
-        f"{len(data.x)} images of {data.x.shape[1]} numbers for training, {len(data.x_test)} for testing; "
-        f"{hidden} hidden units, {epochs} epochs of batches of {batch}"
+        f"{len(data.x)} images of {data.x.shape[1]} numbers for training, {len(data.x_test)} for testing.\n"
+        f"{hidden} hidden units, {epochs} epochs, {batch} images in a step.",
+        highlight=False,
     )
+    trainings = {name: Training(data, batch=batch, hidden=hidden) for name in ways}
     with Progress(console=console) as progress:
-        for name, way in ways.items():
-            task = progress.add_task(name, total=epochs)
-            mixgrad.debug.reset_counts()
-            overridden = 0
-            with way():
-                final, accuracy, milliseconds = train(
-                    data, epochs=epochs, batch=batch, hidden=hidden, tick=lambda task=task: progress.advance(task)
-                )
-            calls = gradient_calls()
-            results[name] = Result(final, accuracy, milliseconds, calls["native"], calls["python"], overridden)
-    table = Table("gradients", "loss", "accuracy", "ms/step", "ratio", "native", "python", "override")
+        tasks = {name: progress.add_task(name, total=epochs) for name in ways}
+        # In turns, so that whatever else the machine does meets all four.
+        for _ in range(epochs):
+            for name, way in ways.items():
+                with way():
+                    trainings[name].epoch()
+                progress.advance(tasks[name])
+    results = {name: training.result() for name, training in trainings.items()}
+    results["own mul"] = replace(results["own mul"], overridden=overridden)
+    show(results, console)
+    return results
+
+
+def show(results: dict[str, Result], console: Console) -> None:
+    """Print the table."""
+    table = Table("gradients")
+    for heading in (
+        "final\nloss",
+        "test\naccuracy",
+        "ms a\nstep",
+        "ratio",
+        "ran\nnative",
+        "ran\nPython",
+        "ran\nown mul",
+    ):
+        table.add_column(heading, justify="right")
     for name, r in results.items():
         table.add_row(
             name,
@@ -212,7 +285,8 @@ def run(path: Path | None = None, *, epochs: int = 8, batch: int = 64, hidden: i
         )
     console.print(table)
     console.print(
-        "Final loss, accuracy on the test images, time of a forward and backward pass and its ratio to native; then the tape's\n"
-        f"entries, by who ran their gradient. Mixed runs {', '.join(MIXED)} in Python."
+        "A step is one forward and backward pass; the ratio is to native.\n"
+        "Ran: how many entries of the tape had their gradient computed by which language.\n"
+        f"Mixed runs those of {', '.join(MIXED)} in Python; own mul overrides multiply's.",
+        highlight=False,
     )
-    return results
