@@ -47,7 +47,7 @@ def test_example(example: Path, tmp_path: Path) -> None:
         pytest.importorskip("sklearn", reason="needs the extra 'examples'")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MIXGRAD_")}
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(example)],
+        [sys.executable, str(example)],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
