@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "buffer.h"
 
+#include <bit>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <new>
 
 namespace mixgrad::core {
@@ -24,6 +26,69 @@ static_assert(sizeof(Buffer) <= kHeader);
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kLine = 64;
+
+/// Large blocks that were freed last, kept for the next of their size: giving them back to the system and getting them
+/// again costs more than most loops over them.
+namespace large {
+
+#ifdef MIXGRAD_NO_POOLS
+
+void* allocate(std::size_t bytes) { return pool::allocate(bytes); }
+void release(void* block, std::size_t bytes) noexcept { pool::release(block, bytes); }
+
+#else
+
+constexpr std::size_t kSmallest = std::size_t{1} << 16;
+constexpr std::size_t kLargest = std::size_t{1} << 25;
+constexpr std::size_t kKept = std::size_t{1} << 26;
+
+struct Block {
+  void* start;
+  std::size_t bytes;
+};
+Block blocks[16];
+std::size_t count = 0, total = 0;
+
+/// Sizes in steps of an eighth, so that nearly equal ones share blocks. Pages that nobody touches take no memory.
+std::size_t rounded(std::size_t bytes) noexcept {
+  const std::size_t step = std::bit_floor(bytes) / 8;
+  return (bytes + step - 1) / step * step;
+}
+
+void remove(std::size_t at) noexcept {
+  total -= blocks[at].bytes;
+  std::memmove(blocks + at, blocks + at + 1, (count - at - 1) * sizeof(Block));
+  --count;
+}
+
+void* allocate(std::size_t bytes) {
+  if (bytes < kSmallest || bytes > kLargest) return pool::allocate(bytes);
+  const std::size_t size = rounded(bytes);
+  for (std::size_t i = count; i-- > 0;) {
+    if (blocks[i].bytes != size) continue;
+    void* block = blocks[i].start;
+    remove(i);
+    return block;
+  }
+  return pool::allocate(size);
+}
+
+void release(void* block, std::size_t bytes) noexcept {
+  if (bytes < kSmallest || bytes > kLargest) return pool::release(block, bytes);
+  const std::size_t size = rounded(bytes);
+  while (count > 0 && (count == std::size(blocks) || total + size > kKept)) {
+    void* oldest = blocks[0].start;
+    const std::size_t its = blocks[0].bytes;
+    remove(0);
+    pool::release(oldest, its);
+  }
+  blocks[count++] = {block, size};
+  total += size;
+}
+
+#endif
+
+}  // namespace large
 
 std::uint64_t mix(std::uint64_t hash, const char* data, std::size_t bytes) noexcept {
   while (bytes >= 8) {
@@ -57,7 +122,7 @@ std::uint64_t checksum_of(const char* data, std::size_t bytes, MutationCheck che
 }  // namespace
 
 Buffer* Buffer::allocate(std::size_t bytes) {
-  void* block = pool::allocate(kHeader + bytes);
+  void* block = large::allocate(kHeader + bytes);
   auto* buffer = ::new (block) Buffer{};
   buffer->references = 1;
   buffer->bytes = bytes;
@@ -103,7 +168,7 @@ void Buffer::destroy() noexcept {
     return;
   }
   counters.buffer_bytes -= static_cast<std::int64_t>(bytes);
-  pool::release(this, kHeader + bytes);
+  large::release(this, kHeader + bytes);
 }
 
 }  // namespace mixgrad::core

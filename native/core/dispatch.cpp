@@ -653,6 +653,21 @@ View not_saved_view(Dtype dtype) noexcept {
   return {static_cast<char*>(const_cast<void*>(block)), dtype, 0, nullptr, nullptr};
 }
 
+/// Whether g is one number, and that is 1: the gradient of a sum, before anything happened to it.
+bool all_ones(const Value& g) noexcept {
+  for (int i = 0; i < g.ndim; ++i)
+    if (g.strides[i] != 0) return false;
+  const auto is = [&g]<class T>(T one) { return std::memcmp(g.data, &one, sizeof one) == 0; };
+  switch (g.dtype) {
+    case Dtype::float32:
+      return is(1.0f);
+    case Dtype::float64:
+      return is(1.0);
+    default:
+      return false;
+  }
+}
+
 void run_fused(Call& call, const mixgrad_registration& native) {
   const Value& output = *call.outputs[0];
   const Dtype dtype = output.dtype;
@@ -681,9 +696,23 @@ void run_fused(Call& call, const mixgrad_registration& native) {
   }
   for (std::size_t i = 0; i < n; ++i) {
     if (!call.needs_gradient(i)) continue;
-    if (native.trivial[i]) {
-      if (native.trivial[i] == MIXGRAD_TRIVIAL_UPSTREAM) call.results[i] = g;
+    const int trivial = native.trivial[i];
+    if (trivial == MIXGRAD_TRIVIAL_ZERO) continue;
+    if (trivial == MIXGRAD_TRIVIAL_UPSTREAM) {
+      call.results[i] = g;
       continue;
+    }
+    if (trivial > MIXGRAD_TRIVIAL_TIMES && all_ones(*g)) {
+      const auto k = static_cast<std::size_t>(trivial - MIXGRAD_TRIVIAL_TIMES);
+      ValueRef factor;
+      if (k <= n)
+        factor = casts[k - 1];
+      else if (call.saved & kSavedOutput)
+        factor = ValueRef::borrow(call.outputs[0]);
+      if (factor && factor->dtype == dtype && factor->same_shape(output)) {
+        call.results[i] = std::move(factor);
+        continue;
+      }
     }
     kernels::Loop loop;
     loop.function = native.loops[i][dtype_index(dtype)];

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tape.h"
 
+#include <frameobject.h>
+
 #include <atomic>
 #include <bit>
 #include <cstring>

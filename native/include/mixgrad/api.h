@@ -100,7 +100,8 @@ typedef enum mixgrad_kind {
   MIXGRAD_KIND_ELEMENTWISE = 3       ///< one expression per argument, as loops and as ops
 } mixgrad_kind;
 
-enum { MIXGRAD_TRIVIAL_NO = 0, MIXGRAD_TRIVIAL_ZERO = 1, MIXGRAD_TRIVIAL_UPSTREAM = 2 };
+/// MIXGRAD_TRIVIAL_TIMES + k: g times operand k of the loop; there is a loop as well, but where g is 1 it need not run.
+enum { MIXGRAD_TRIVIAL_NO = 0, MIXGRAD_TRIVIAL_ZERO = 1, MIXGRAD_TRIVIAL_UPSTREAM = 2, MIXGRAD_TRIVIAL_TIMES = 3 };
 enum { MIXGRAD_FLAG_REAL_ONLY = 1, MIXGRAD_FLAG_REPLACE = 2 };
 
 /// One native implementation, a node of an intrusive list: static registrars only link it, the core reads the list.

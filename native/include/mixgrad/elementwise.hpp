@@ -5,6 +5,8 @@
 #ifndef MIXGRAD_ELEMENTWISE_HPP
 #define MIXGRAD_ELEMENTWISE_HPP
 
+#include <bit>
+
 #include "mixgrad/call.hpp"
 #include "mixgrad/scalar.hpp"
 
@@ -192,6 +194,8 @@ class Elementwise {
       // g as it is: the core hands it on without a copy.
       const Probe probe = Expression<F, N>::probe();
       if (probe.form == Probe::operand && probe.reads == 1) node_.trivial[i] = MIXGRAD_TRIVIAL_UPSTREAM;
+      if (probe.form == Probe::product && (probe.reads & 1) && std::popcount(probe.reads) == 2)
+        node_.trivial[i] = static_cast<std::uint8_t>(MIXGRAD_TRIVIAL_TIMES + std::countr_zero(probe.reads & ~1u));
       node_.loops[i][0] = &Expression<F, N>::template loop<float>;
       node_.loops[i][1] = &Expression<F, N>::template loop<double>;
       if constexpr (WithComplex) {
