@@ -85,7 +85,7 @@ def test_values_are_numpys_to_the_bit(op: Op) -> None:
         try:
             with np.errstate(all="ignore"):
                 recorded, _ = watched(window, op, sample)
-            for one, two, three in zip(expected, plain, recorded, strict=True):
+            for one, two, three in zip(map(np.asarray, expected), plain, recorded, strict=True):
                 assert not isinstance(two, mixgrad.Array), sample
                 for other in (two, _core.value(three) if isinstance(three, mixgrad.Array) else three):
                     assert np.shape(other) == np.shape(one), sample
