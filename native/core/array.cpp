@@ -43,9 +43,7 @@ OperatorOp op_add{"add"}, op_subtract{"subtract"}, op_multiply{"multiply"}, op_d
 OperatorOp op_compare[] = {{"less"}, {"less_equal"}, {"equal"}, {"not_equal"}, {"greater"}, {"greater_equal"}};
 
 PyObject* run_op(const Op& op, std::span<ValueRef> inputs, PyObject* attributes = nullptr) {
-  Results results;
-  run(op, inputs, attributes ? attributes : op.defaults.get(), results);
-  return results_to_python(op, results).release();
+  return run_to_python(op, inputs, attributes ? attributes : op.defaults.get()).release();
 }
 
 PyObject* unary(OperatorOp& op, PyObject* self) noexcept {

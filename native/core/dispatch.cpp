@@ -622,19 +622,29 @@ void run(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, Results
 }
 
 namespace {
-Ref result_to_python(const Op* op, ValueRef value) {
-  if ((op && !op->differentiable) || !is_differentiable(value->dtype)) return to_plain(value);
+Ref result_to_python(const Op& op, ValueRef value) {
+  if (!op.differentiable || !is_differentiable(value->dtype)) return to_plain(value);
   return Ref::steal(make_array(std::move(value)));
 }
 }  // namespace
 
-Ref results_to_python(const Op& op, Results& results) {
+Ref run_to_python(const Op& op, std::span<ValueRef> inputs, PyObject* attributes) {
+  const Implementation& native = op.of(What::forward, Language::native);
+  // A ufunc's own loop is what most calls come to: no list of results for those.
+  if (native.present && !native.native && !python_first(op)) [[likely]] {
+    if (ValueRef value = run_elementwise(op, inputs)) [[likely]] {
+      if (op.differentiable && is_differentiable(value->dtype)) record(op, inputs, attributes, {&value, 1});
+      return result_to_python(op, std::move(value));
+    }
+  }
+  Results results;
+  run(op, inputs, attributes, results);
   if (results.plain) return std::move(results.plain);
-  if (!results.multiple) return result_to_python(&op, std::move(results.values[0]));
-  const Ref tuple = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(results.values.size())));
+  if (!results.multiple) return result_to_python(op, std::move(results.values[0]));
+  Ref tuple = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(results.values.size())));
   for (std::size_t i = 0; i < results.values.size(); ++i)
     PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i),
-                     result_to_python(&op, std::move(results.values[i])).release());
+                     result_to_python(op, std::move(results.values[i])).release());
   return tuple;
 }
 

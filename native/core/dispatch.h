@@ -73,8 +73,8 @@ struct Results {
 void run(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, Results& results);
 /// The hot path of the element-wise ops with one output; null when it declines.
 ValueRef run_elementwise(const Op& op, std::span<ValueRef> inputs);
-/// To what Python sees: Arrays, or plain objects.
-Ref results_to_python(const Op& op, Results& results);
+/// Runs the forward for Python: Arrays, or plain objects; a tuple for several outputs.
+Ref run_to_python(const Op& op, std::span<ValueRef> inputs, PyObject* attributes);
 
 /// One step of a choice, for `explain`.
 struct Candidate {

@@ -133,6 +133,11 @@ PyObject* op_call(PyObject* self, PyObject* const* args, std::size_t nargsf, PyO
       const Ref callable = python.forward;
       return PyObject_Vectorcall(callable.get(), args, nargsf, kwnames);
     }
+    // One Array and nothing else: most calls of most functions.
+    if (!kwnames && n_args == 1 && op.ufunc.n_inputs() == 1 && is_array(args[0])) {
+      ValueRef input = value_of(args[0]);
+      return run_to_python(op, {&input, 1}, op.defaults.get()).release();
+    }
     Bound bound;
     bind(op, args, n_args, kwnames, bound);
     const std::size_t n = bound.inputs.size();
@@ -145,10 +150,12 @@ PyObject* op_call(PyObject* self, PyObject* const* args, std::size_t nargsf, PyO
           "argument '" + (op.variadic ? std::to_string(i) : op.input_names[i]) + "' of op '" + op.name + "'";
       inputs[i] = to_value(bound.inputs[i], what.c_str());
     }
-    Results results;
-    run(op, {inputs.data(), n}, bound.attributes.get(), results);
-    if (!arrays && !results.plain && !op.multiple) return to_fresh(std::move(results.values[0])).release();
-    return results_to_python(op, results).release();
+    if (!arrays && !op.multiple) {
+      Results results;
+      run(op, {inputs.data(), n}, bound.attributes.get(), results);
+      return results.plain ? results.plain.release() : to_fresh(std::move(results.values[0])).release();
+    }
+    return run_to_python(op, {inputs.data(), n}, bound.attributes.get()).release();
   });
 }
 
