@@ -425,6 +425,8 @@ void record(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, std:
     holder.output = output;
     if (saved & kSavedOutput) {
       output->use();
+      // A Python forward may have kept what it returned.
+      if (output->buffer->exposed()) output->buffer->watch();
       holder.saved |= kSavedOutput;
     } else {
       output->retain();
@@ -822,7 +824,8 @@ ValueRef gradient_result(const Call& call, PyObject* item, std::size_t index, co
         call.op->name.c_str(), origin.text().c_str(), dtype ? "dtype " : "a ",
         dtype ? dtype : reinterpret_cast<PyObject*>(Py_TYPE(item)), index, dtype_name(call.inputs[index]->dtype));
   }
-  return value;
+  // What the function may still hold could change before it is used.
+  return value->buffer->exposed() ? copy_of(*value) : value;
 }
 
 struct RecordedGradient {

@@ -185,6 +185,9 @@ void check_unchanged(const Call& call, std::uint32_t pass) {
       const std::string what = "input " + std::to_string(i);
       refuse_mutated(call, what.c_str());
     }
+  if (!(call.saved & kSavedOutput)) return;
+  for (const Value* output : call.outputs)
+    if (output->buffer && !output->buffer->unchanged(pass)) refuse_mutated(call, "the output");
 }
 
 std::uint32_t next_pass() noexcept {

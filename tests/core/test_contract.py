@@ -385,3 +385,44 @@ def test_a_list_of_arrays_is_never_a_silent_zero() -> None:
 def test_a_list_beside_an_array_is_an_operand() -> None:
     factors: Any = [3.0, 4.0]
     np.testing.assert_array_equal(mixgrad.grad(lambda x: (factors * x + factors).sum())(np.ones(2)), factors)
+
+
+@pytest.mark.parametrize("n", [3, 100_000])
+def test_a_forward_that_keeps_and_changes_what_it_returned(n: int) -> None:
+    kept: list[Any] = []
+
+    @mixgrad.register_op("test_keeps", saves="output")
+    def keeps(x: Any) -> Any:
+        kept.append(np.exp(x))
+        return kept[-1]
+
+    try:
+        keeps.gradient(lambda g, x, out: g * out)
+        with mixgrad.Tape() as tape:
+            x = tape.watch(np.zeros(n))
+            y = mnp.sum(keeps(x))
+        kept[0][:] = 100.0
+        if n > 3:
+            with pytest.raises(MutatedInputError, match="the output of op 'test_keeps'"):
+                tape.gradient(y, x)
+        else:
+            np.testing.assert_array_equal(tape.gradient(y, x), np.ones(n))
+    finally:
+        mixgrad.unregister("test_keeps")
+
+
+@pytest.mark.parametrize("n", [3, 100_000])
+def test_a_gradient_that_keeps_and_changes_what_it_returned(n: int) -> None:
+    kept: list[Any] = []
+
+    def keeps(op: Any, g: Any) -> Any:
+        if kept:
+            kept[0][:] = 100.0
+        kept.append(g * 2.0)
+        return kept[-1], g
+
+    x = np.ones(n)
+    with mixgrad.override_gradient("add", keeps):
+        np.testing.assert_array_equal(
+            mixgrad.grad(lambda x: mnp.sum(mnp.add(mnp.add(x, 0.0), 0.0)))(x), np.full(n, 4.0)
+        )
