@@ -72,7 +72,8 @@ def sanitize(session: nox.Session) -> None:
     )
     shutil.copy(ROOT / ".ci" / "sanitizer_preload.py", site / "_sanitizer_preload.py")
     preload.write_text("import _sanitizer_preload\n")
-    session.run("python", "-m", "pytest", "--timeout=1800", *session.posargs)
+    # A report ends the process: captured by pytest, it would be lost.
+    session.run("python", "-m", "pytest", "--timeout=1800", "--capture=sys", *session.posargs)
 
 
 @nox.session(reuse_venv=True)

@@ -24,6 +24,7 @@ from mixgrad import ops  # isort: skip  registers mixgrad's own ops
 from mixgrad import numpy, protocol  # isort: skip  the namespace stands on the ops
 from mixgrad.errors import MixgradError
 from mixgrad.ops import nn
+from mixgrad.plugins import load_plugins
 from mixgrad.tape import Tape
 from mixgrad.transforms import (
     checkpoint,
@@ -40,7 +41,7 @@ from mixgrad.transforms import (
 )
 
 if TYPE_CHECKING:
-    from mixgrad import debug, testing
+    from mixgrad import cpp, debug, testing
 
 __all__ = [
     "Array",
@@ -51,6 +52,7 @@ __all__ = [
     "Tape",
     "__version__",
     "checkpoint",
+    "cpp",
     "custom_gradient",
     "debug",
     "elementwise_grad",
@@ -60,6 +62,7 @@ __all__ = [
     "hvp",
     "jacobian",
     "jvp",
+    "load_plugins",
     "nn",
     "numpy",
     "op",
@@ -77,7 +80,7 @@ __all__ = [
     "vjp",
 ]
 
-_ON_FIRST_USE = ("debug", "testing")
+_ON_FIRST_USE = ("cpp", "debug", "testing")
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 __all__ = [
     "CheckError",
     "CheckpointError",
+    "CompileError",
     "ConversionError",
     "DuplicateRegistrationError",
     "FallbackWarning",
@@ -22,6 +23,8 @@ __all__ = [
     "NotRecordedError",
     "NotSavedError",
     "OtherThreadError",
+    "PluginError",
+    "PluginWarning",
     "RegistrationError",
     "TapeUsedError",
     "TargetError",
@@ -431,6 +434,33 @@ class CheckError(MixgradError, AssertionError):
     mixgrad.errors.CheckError: ...
     >>> check_gradient(np.sin, 0.5)
     """
+
+
+class PluginError(MixgradError, ImportError):
+    """A shared library is no plug-in, or was built for another version of mixgrad's native interface.
+
+    >>> import mixgrad
+    >>> mixgrad.cpp.load_library("/lib/nothing.so")
+    Traceback (most recent call last):
+        ...
+    mixgrad.errors.PluginError: plug-in 'nothing' cannot be loaded: ...
+    """
+
+
+class CompileError(MixgradError, RuntimeError):
+    """The compiler refused C++ source given to `mixgrad.cpp.load_inline` or `load`; the message has its words on your lines.
+
+    >>> import mixgrad
+    >>> mixgrad.cpp.load_inline("MIXGRAD_REGISTER_GRADIENT(mul) { return {g * z, g}; }", replace=True)  # doctest: +SKIP
+    Traceback (most recent call last):
+        ...
+    mixgrad.errors.CompileError: the C++ source does not compile:
+    inline.cpp:1:48: error: 'z' was not declared in this scope
+    """
+
+
+class PluginWarning(UserWarning):
+    """A plug-in could not be loaded; everything else works. The warning names it and its error."""
 
 
 class FallbackWarning(UserWarning):

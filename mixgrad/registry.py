@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast, overload
 
 import numpy as np
 
-from mixgrad import _core
+from mixgrad import _core, plugins
 from mixgrad._core import Op
 from mixgrad.errors import GradientCountError, RegistrationError, UnknownOpError, UnsupportedError
 
@@ -260,6 +260,7 @@ def _make(
     samples: Callable[[], Iterable[Sample]] | None,
     numpy: Any,
     replace: bool,
+    native: str | None = None,
 ) -> Op:
     if not callable(forward):
         msg = f"a forward is a function on ndarrays or a NumPy ufunc, not {forward!r}"
@@ -282,9 +283,9 @@ def _make(
         multiple,
         differentiable,
         _reads(saves, parameters, name),
-        forward,
+        None if native else forward,
         is_ufunc and not multiple,
-        _origin(forward) if not is_ufunc else f"numpy.{name}",
+        native or (f"numpy.{name}" if is_ufunc else _origin(forward)),
         preferred,
         replace,
     )
@@ -416,6 +417,50 @@ def op(
         )
 
     return make if forward is None else make(forward)
+
+
+def declare_native(
+    name: str, signature: str, doc: str, saves: str, broadcasts: bool, multiple: bool, origin: str, replace: bool
+) -> Op:
+    """Register an op whose forward is native. Called by the core, for what C++ declares.
+
+    Parameters
+    ----------
+    name, saves, broadcasts, multiple, replace
+        As for `op`.
+    signature : str
+        The parameters, as they stand between the parentheses of a Python function.
+    doc : str
+        The docstring.
+    origin : str
+        The plug-in, with file and line.
+    """
+    names: dict[str, Any] = {}
+    try:
+        # A function to be read, never called: its signature is the op's.
+        exec(f"def declared({signature}): ...", {"__builtins__": {}}, names)  # noqa: S102  its text comes with native code
+    except (SyntaxError, NameError):
+        msg = (
+            f"op '{name}' ({origin}) is declared with the signature {signature!r}, which Python does not take; write parameters "
+            'as in Python, defaults as literals, such as "x, y, axis=None, *, scale=1.0"'
+        )
+        raise RegistrationError(msg) from None
+    stub = names["declared"]
+    stub.__name__, stub.__doc__, stub.__module__ = name, doc, "mixgrad.ops"
+    return _make(
+        stub,
+        name=name,
+        aliases=(),
+        inputs=None,
+        saves=saves,
+        broadcasts=broadcasts,
+        multiple=multiple,
+        differentiable=True,
+        samples=None,
+        numpy=(),
+        replace=replace,
+        native=origin,
+    )
 
 
 def register_op(name: str, **options: Any) -> Callable[[Callable[..., Any]], Op]:
@@ -736,6 +781,9 @@ class Registry(Mapping[str, Op]):
     """
 
     def __getitem__(self, name: str) -> Op:
+        if not _core.has_op(name):
+            # A plug-in may bring it.
+            plugins.load_plugins()
         return _core.find_op(name)
 
     def __contains__(self, name: object) -> bool:

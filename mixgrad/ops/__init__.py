@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mixgrad.errors import UnknownOpError
 from mixgrad.ops import index, linalg, math, nn, reduce, shape
 from mixgrad.registry import registry
 
@@ -20,10 +21,13 @@ __all__ = ["index", "linalg", "math", "nn", "reduce", "shape"]
 
 
 def __getattr__(name: str) -> Op:
-    if name in registry:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    try:
         return registry[name]
-    msg = f"mixgrad has no op or family of ops named {name!r}"
-    raise AttributeError(msg)
+    except UnknownOpError as error:
+        msg = f"mixgrad has no op or family of ops named {name!r}: {error}"
+        raise AttributeError(msg) from None
 
 
 def __dir__() -> list[str]:

@@ -26,7 +26,7 @@ PYBIND11_MODULE(_core, module) {
     core::init_window(module.ptr());
     // Static registrars have only linked their nodes; here an error becomes an ImportError, not a dead process.
     v1::set_api(core::api_table());
-    core::Registry::instance().add_native(v1::registrations(), "mixgrad");
+    core::Registry::instance().add_native(v1::registrations(), core::kOwnModule);
   });
   bindings::bind_registry(module);
   bindings::bind_state(module);

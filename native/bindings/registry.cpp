@@ -5,6 +5,7 @@
 
 #include "casters.h"
 #include "core/dispatch.h"
+#include "core/plugin.h"
 
 namespace mixgrad::bindings {
 
@@ -186,6 +187,7 @@ void set_gradient(const OpArgument& argument, const py::object& whole, const py:
     if (!whole.is_none()) {
       core::check_duplicate(op, What::gradient, present, origin, replace);
       gradient->whole = ref(whole);
+      gradient->own = py::getattr(whole, "__module__", py::str()).cast<std::string>().starts_with("mixgrad.");
     } else {
       // One input's gradient joins those of the others, unless a whole gradient is there.
       const bool joins = present.gradient && !present.gradient->whole && arguments.size() < n;
@@ -202,6 +204,7 @@ void set_gradient(const OpArgument& argument, const py::object& whole, const py:
     gradient->origin = made.origin = origin;
     made.gradient = std::move(gradient);
     present = std::move(made);
+    op.update_whole_reads();
     Registry::instance().changed();
   });
 }
@@ -219,6 +222,7 @@ bool unregister(const OpArgument& argument, const std::string& what, const std::
     const bool was = implementation.present;
     const core::Implementation gone = std::exchange(implementation, core::Implementation{});
     implementation.language = gone.language;
+    op.update_whole_reads();
     Registry::instance().changed();
     return was;
   });
@@ -312,6 +316,12 @@ void bind_registry(py::module_& module) {
   module.def(
       "has_op", [](const std::string& name) { return Registry::instance().find(name) != nullptr; }, py::arg("name"));
   module.def("ops", &ops, "All ops, in the order of registration.");
+  module.def(
+      "load_plugin",
+      [](const std::string& path, const std::string& name, bool replace) {
+        translated([&] { core::load_plugin(path, name, replace); });
+      },
+      py::arg("path"), py::arg("module"), py::arg("replace"), "Loads a shared library of native implementations.");
   module.def(
       "waiting_native", [] { return Registry::instance().waiting(); },
       "Names of native implementations whose op is not registered.");

@@ -387,6 +387,7 @@ void record(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, std:
     saved |= op.reads_of(i);
   }
   if (windows == 0) return;
+  saved |= op.whole_reads;
   Ref in_force;
   if (overrides::active != 0) [[unlikely]] {
     PyObject* list = overrides::current(in_force);
@@ -478,6 +479,8 @@ bool run_native(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, 
   call.attributes = attributes;
   if (op.multiple) made.resize(1024);
   call.results = made;
+  // What a forward calls is not recorded: the op itself is.
+  const PausedTape paused(Tape::current());
   const mixgrad_status status = native.native->function(&call);
   if (status == MIXGRAD_ERROR) throw PythonError();
   if (status == MIXGRAD_DECLINED) {
@@ -667,6 +670,7 @@ View not_saved_view(Dtype dtype) noexcept {
 
 /// Whether g is one number, and that is 1: the gradient of a sum, before anything happened to it.
 bool all_ones(const Value& g) noexcept {
+  if (g.size == 0) return false;
   for (int i = 0; i < g.ndim; ++i)
     if (g.strides[i] != 0) return false;
   const auto is = [&g]<class T>(T one) { return std::memcmp(g.data, &one, sizeof one) == 0; };

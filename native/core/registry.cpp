@@ -14,6 +14,16 @@ std::size_t Op::attribute_index(std::string_view attribute) const noexcept {
   return attribute_names.size();
 }
 
+void Op::update_whole_reads() noexcept {
+  const Implementation& native = of(What::gradient, Language::native);
+  const PythonGradient* python = of(What::gradient, Language::python).gradient.get();
+  const bool whole = (python && python->whole && !python->own) ||
+                     (native.native && native.native->kind != MIXGRAD_KIND_ELEMENTWISE && !native.own);
+  whole_reads = 0;
+  if (whole)
+    for (std::size_t i = 0; i < std::max<std::size_t>(1, reads.size()); ++i) whole_reads |= reads_of(i);
+}
+
 Registry& Registry::instance() {
   // Leaked on purpose: ops hold Python objects, and static destructors run after the interpreter is gone.
   static auto* registry = new Registry;
@@ -107,19 +117,55 @@ void Registry::attach(Op& op, const mixgrad_registration& registration, const st
   made.differentiable = registration.kind != MIXGRAD_KIND_KERNEL_GRADIENT;
   made.origin = origin_of(registration, module);
   made.native = &registration;
+  made.own = module == kOwnModule;
   implementation = std::move(made);
+  op.update_whole_reads();
 }
 
-void Registry::add_native(const mixgrad_registration* first, const char* module) {
+namespace {
+
+/// Ops that a list declares, taken back unless the whole list is accepted.
+class NewOps {
+ public:
+  void declare(const mixgrad_registration& node, const std::string& origin, bool replace) {
+    const Ref module = Ref::steal(PyImport_ImportModule("mixgrad.registry"));
+    const Ref op = Ref::steal(PyObject_CallMethod(
+        module.get(), "declare_native", "ssssOOsO", node.op, node.signature ? node.signature : "",
+        node.doc ? node.doc : "", node.saves ? node.saves : "inputs output",
+        node.flags & MIXGRAD_FLAG_BROADCASTS ? Py_True : Py_False,
+        node.flags & MIXGRAD_FLAG_MULTIPLE ? Py_True : Py_False, origin.c_str(), replace ? Py_True : Py_False));
+    names_.emplace_back(node.op);
+  }
+  void accept() noexcept { names_.clear(); }
+  ~NewOps() {
+    for (const std::string& name : names_)
+      if (Op* op = Registry::instance().find(name)) Registry::instance().remove(*op);
+  }
+
+ private:
+  std::vector<std::string> names_;
+};
+
+}  // namespace
+
+void Registry::add_native(const mixgrad_registration* first, const std::string& module, bool replace_all) {
+  // A struct that grew since the plug-in was built ends earlier there: new fields are read only where they are.
+  constexpr std::size_t kOldest = offsetof(mixgrad_registration, signature);
+  NewOps new_ops;
+  for (const auto* node = first; node; node = node->next) {
+    if (node->struct_size < kOldest)
+      raise_error("RegistrationError", "%s: the native registration of '%s' was built for another version of mixgrad",
+                  module.c_str(), node->op);
+    if (node->kind == MIXGRAD_KIND_OP && node->struct_size >= sizeof(mixgrad_registration))
+      new_ops.declare(*node, origin_of(*node, module), replace_all || (node->flags & MIXGRAD_FLAG_REPLACE) != 0);
+  }
   // Checked as a whole before anything is changed, so that a rejected list leaves the registry as it was.
   std::vector<const mixgrad_registration*> seen;
   for (const auto* node = first; node; node = node->next) {
     const What what = node->kind == MIXGRAD_KIND_FORWARD ? What::forward : What::gradient;
     const std::string origin = origin_of(*node, module);
-    const bool replace = (node->flags & MIXGRAD_FLAG_REPLACE) != 0;
-    if (node->struct_size < sizeof(mixgrad_registration))
-      raise_error("RegistrationError", "%s: the native registration of '%s' was built for another version of mixgrad",
-                  origin.c_str(), node->op);
+    if (node->kind == MIXGRAD_KIND_OP) continue;
+    const bool replace = replace_all || (node->flags & MIXGRAD_FLAG_REPLACE) != 0;
     if (Op* op = find(node->op)) {
       const Implementation& present = op->of(what, Language::native);
       // A ufunc's own loops are a default that a native forward may replace.
@@ -143,6 +189,7 @@ void Registry::add_native(const mixgrad_registration* first, const char* module)
     else
       pending_[node->op].push_back({node, module});
   }
+  new_ops.accept();
   changed();
 }
 

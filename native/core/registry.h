@@ -41,6 +41,7 @@ struct PythonGradient {
   std::string origin;
   Ref whole;                                ///< called as (op, g); null: per input
   std::vector<ArgumentGradient> arguments;  ///< one per input
+  bool own = false;                         ///< mixgrad's: it asks what is needed before it reads
   bool per_index = false;                   ///< arguments[0] serves every input of a list: called with its index
 
   const ArgumentGradient& argument(std::size_t input) const noexcept { return arguments[per_index ? 0 : input]; }
@@ -50,6 +51,7 @@ struct PythonGradient {
 struct Implementation {
   Language language = Language::native;
   bool present = false;
+  bool own = false;  ///< native: mixgrad's
   bool differentiable = true;
   std::string origin;  ///< file and line, or the module that brought it
   Ref when;            ///< outside this condition it declines
@@ -61,6 +63,9 @@ struct Implementation {
   mutable std::uint64_t calls = 0;
   mutable std::uint64_t declined = 0;
 };
+
+/// Under which name mixgrad's own native implementations are registered.
+inline constexpr const char* kOwnModule = "mixgrad";
 
 struct Parameter {
   Ref name;
@@ -86,6 +91,9 @@ struct Op {
   bool registered = true;
   mutable bool told_fallback = false;
   std::vector<std::uint32_t> reads;  ///< for each input: what its gradient reads, as bits of Entry::saved
+  /// What a gradient of all inputs at once may read, where one from outside is registered: it does not ask which input
+  /// needs a gradient before it reads what belongs to another. 0: none is.
+  std::uint32_t whole_reads = 0;
   kernels::Ufunc ufunc;
   int preferred = -1;  ///< by MIXGRAD_PREFER: a Language, or -1
 
@@ -102,6 +110,8 @@ struct Op {
   const Implementation& of(What what, Language language) const noexcept {
     return const_cast<Op*>(this)->of(what, language);
   }
+  /// After a gradient has come or gone.
+  void update_whole_reads() noexcept;
   std::size_t attribute_index(std::string_view attribute) const noexcept;
 
  private:
@@ -120,8 +130,9 @@ class Registry {
   /// Adds an op whose fields are filled in; throws DuplicateRegistrationError and leaves everything as it was.
   Op& add(std::unique_ptr<Op> op, bool replace);
   void remove(Op& op);
-  /// Registers a list of native implementations, all or none. Those of ops that are not registered yet wait for them.
-  void add_native(const mixgrad_registration* first, const char* module);
+  /// Registers a list of new ops and native implementations, all or none. Those of ops that are not registered yet wait
+  /// for them. `replace`: take the place of what is there.
+  void add_native(const mixgrad_registration* first, const std::string& module, bool replace = false);
   /// Native implementations whose op never came.
   std::vector<std::string> waiting() const;
 

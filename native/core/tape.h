@@ -96,6 +96,7 @@ class Tape {
     recording_ &= ~others;
     return others;
   }
+  Mask pause_all() noexcept { return std::exchange(recording_, 0); }
   void resume_all(Mask paused) noexcept { recording_ |= paused & open_; }
   /// Whether a greedy window records what uses `value`: whatever was recorded at any time.
   Mask greedy(const Value& value) const noexcept {
@@ -143,6 +144,19 @@ class Tape {
   std::deque<std::unique_ptr<Chunk>> chunks_;
   std::unique_ptr<Chunk> spare_;
   Position starts_[64] = {};
+};
+
+/// Records nothing on the tape for its lifetime.
+class PausedTape {
+ public:
+  explicit PausedTape(Tape& tape) noexcept : tape_(tape), paused_(tape.pause_all()) {}
+  ~PausedTape() { tape_.resume_all(paused_); }
+  PausedTape(const PausedTape&) = delete;
+  PausedTape& operator=(const PausedTape&) = delete;
+
+ private:
+  Tape& tape_;
+  Mask paused_;
 };
 
 /// Fills an entry's references: inputs whose bit is in `saved` keep their data.

@@ -97,12 +97,13 @@ typedef enum mixgrad_kind {
   MIXGRAD_KIND_FORWARD = 0,
   MIXGRAD_KIND_GRADIENT = 1,         ///< composed of ops, so differentiable itself
   MIXGRAD_KIND_KERNEL_GRADIENT = 2,  ///< over raw memory: first order only
-  MIXGRAD_KIND_ELEMENTWISE = 3       ///< one expression per argument, as loops and as ops
+  MIXGRAD_KIND_ELEMENTWISE = 3,      ///< one expression per argument, as loops and as ops
+  MIXGRAD_KIND_OP = 4                ///< no implementation: declares a new op
 } mixgrad_kind;
 
 /// MIXGRAD_TRIVIAL_TIMES + k: g times operand k of the loop; there is a loop as well, but where g is 1 it need not run.
 enum { MIXGRAD_TRIVIAL_NO = 0, MIXGRAD_TRIVIAL_ZERO = 1, MIXGRAD_TRIVIAL_UPSTREAM = 2, MIXGRAD_TRIVIAL_TIMES = 3 };
-enum { MIXGRAD_FLAG_REAL_ONLY = 1, MIXGRAD_FLAG_REPLACE = 2 };
+enum { MIXGRAD_FLAG_REAL_ONLY = 1, MIXGRAD_FLAG_REPLACE = 2, MIXGRAD_FLAG_BROADCASTS = 4, MIXGRAD_FLAG_MULTIPLE = 8 };
 
 /// One native implementation, a node of an intrusive list: static registrars only link it, the core reads the list.
 ///
@@ -122,6 +123,10 @@ typedef struct mixgrad_registration {
   const char* file;
   int32_t line;
   struct mixgrad_registration* next;
+  // Of a new op only.
+  const char* signature;  ///< as in Python: "x, y, axis=None, *, scale=1.0"; without a default: an array input
+  const char* doc;
+  const char* saves;  ///< what its gradients read: words among the inputs' names, inputs, output
 } mixgrad_registration;
 
 typedef enum mixgrad_error {
@@ -198,6 +203,19 @@ typedef struct mixgrad_api {
   /// Registers a list of implementations, all or none. `module`: who brings them, for messages.
   mixgrad_status (*register_list)(mixgrad_registration* first, const char* module);
 } mixgrad_api;
+
+/// What a plug-in exports, under the name MIXGRAD_PLUGIN_SYMBOL: a shared library that holds native implementations.
+/// The headers define it; an author writes nothing.
+typedef struct mixgrad_plugin {
+  uint32_t struct_size;
+  uint32_t major;  ///< of the interface that the plug-in was built for
+  uint32_t minor;
+  const char* built_with;
+  /// Takes the table, gives the list of what the plug-in registers.
+  mixgrad_registration* (*start)(const mixgrad_api*);
+} mixgrad_plugin;
+
+#define MIXGRAD_PLUGIN_SYMBOL "mixgrad_plugin_entry"
 
 #ifdef __cplusplus
 }

@@ -233,6 +233,10 @@ struct Flags {
 };
 /// The expressions hold for real numbers only: complex calls are left to Python.
 inline constexpr Flags<MIXGRAD_FLAG_REAL_ONLY> real_only;
+/// Of a new op: its gradients may have the output's shape, and are then summed to the input's.
+inline constexpr Flags<MIXGRAD_FLAG_BROADCASTS> broadcasts;
+/// Of a new op: its forward returns several outputs.
+inline constexpr Flags<MIXGRAD_FLAG_MULTIPLE> multiple;
 /// Takes the place of an implementation that is registered already.
 inline constexpr Flags<MIXGRAD_FLAG_REPLACE> replace;
 inline constexpr Flags<0> no_flags;
@@ -360,6 +364,63 @@ class Registrar {
 };
 
 }  // namespace detail
+
+/// A whole op in C++: how it is called in Python, what its docstring says, its forward and its gradient. Registered by
+/// being defined, and found in Python as mixgrad.ops.NAME:
+///
+///     static const NewOp cube_{"cube", "x", "The third power.", saves{"x"},
+///                              [](const Call& op) -> Results { auto [x] = op.inputs<1>(); return x * x * x; },
+///                              [](const Call& op, const Array& g) -> Gradients {
+///                                auto [x] = op.inputs<1>();
+///                                return g * 3.0 * square(x);
+///                              }};
+///
+/// The signature is Python's: parameters without a default are array inputs, all others attributes. The gradient is
+/// composed of functions on Arrays, so it can be differentiated; one over raw memory is registered by its macro instead
+/// (leave the gradient out here).
+struct saves {
+  const char* words = "inputs output";
+};
+
+class NewOp {
+ public:
+  template <class Forward, class Gradient = std::nullptr_t, std::uint32_t Bits = 0>
+  NewOp(const char* name, const char* signature, const char* doc, saves saved, Forward, Gradient = nullptr,
+        Flags<Bits> = no_flags, const char* file = __builtin_FILE(), int line = __builtin_LINE()) noexcept {
+    fill(op_, MIXGRAD_KIND_OP, name, Bits, nullptr, file, line);
+    op_.signature = signature;
+    op_.doc = doc;
+    op_.saves = saved.words;
+    constexpr std::uint32_t replacing = Bits & MIXGRAD_FLAG_REPLACE;
+    fill(
+        forward_, MIXGRAD_KIND_FORWARD, name, replacing,
+        [](mixgrad_call* call) { return detail::run_forward(call, Forward{}); }, file, line);
+    if constexpr (!std::is_same_v<Gradient, std::nullptr_t>) {
+      fill(
+          gradient_, MIXGRAD_KIND_GRADIENT, name, replacing,
+          [](mixgrad_call* call) { return detail::run_gradient(call, Gradient{}); }, file, line);
+      detail::link(gradient_);
+    }
+    detail::link(forward_);
+    detail::link(op_);
+  }
+  NewOp(const NewOp&) = delete;
+  NewOp& operator=(const NewOp&) = delete;
+
+ private:
+  static void fill(mixgrad_registration& node, mixgrad_kind kind, const char* name, std::uint32_t flags,
+                   mixgrad_function function, const char* file, int line) noexcept {
+    node.struct_size = sizeof node;
+    node.kind = kind;
+    node.op = name;
+    node.flags = flags;
+    node.function = function;
+    node.file = file;
+    node.line = line;
+  }
+
+  mixgrad_registration op_{}, forward_{}, gradient_{};
+};
 
 }  // namespace v1
 }  // namespace mixgrad

@@ -8,6 +8,7 @@
 #include "mixgrad/call.hpp"
 #include "mixgrad/elementwise.hpp"
 #include "mixgrad/kernel.hpp"
+#include "mixgrad/plugin.hpp"
 #include "mixgrad/scalar.hpp"
 
 #endif  // MIXGRAD_MIXGRAD_HPP
