@@ -11,6 +11,7 @@ import typer
 import mixgrad
 from mixgrad import cpp
 from mixgrad.errors import UnknownOpError
+from mixgrad.scaffolding import new_plugin
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=mixgrad.__doc__)
 
@@ -24,11 +25,14 @@ def _print_and_exit(text: str) -> None:
 def main(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     includes: Annotated[bool, typer.Option("--includes", help="Print the folder of the C++ headers.")] = False,
+    cmakedir: Annotated[bool, typer.Option("--cmakedir", help="Print the folder of the CMake package.")] = False,
 ) -> None:
     if version:
         _print_and_exit(mixgrad.__version__)
     if includes:
         _print_and_exit(cpp.get_include())
+    if cmakedir:
+        _print_and_exit(cpp.get_cmake_dir())
 
 
 @app.command()
@@ -67,3 +71,19 @@ def demo(
     except program.DataError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
+
+
+@app.command("new-plugin")
+def new_plugin_command(
+    name: Annotated[str, typer.Argument(help="The package's name.")],
+    folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
+) -> None:
+    """Write a small package with an op, its gradient in Python and in C++, and tests."""
+    try:
+        files = new_plugin(name, folder)
+    except ValueError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    for file in files:
+        typer.echo(file)
+    typer.echo(f"\nBuild and test it:\n    pip install '{folder}[test]' && pytest {folder}")

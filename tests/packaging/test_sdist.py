@@ -43,7 +43,7 @@ def test_top_level(sdist_files: set[str]) -> None:
 
 def test_only_sources(sdist_files: set[str]) -> None:
     suffixes = {Path(file).suffix for file in sdist_files - {".ci/run", ".clang-format", "LICENSE", "PKG-INFO"}}
-    assert suffixes <= {".cpp", ".h", ".hpp", ".json", ".md", ".py", ".pyi", ".toml", ".txt", ".typed"}
+    assert suffixes <= {".cmake", ".cpp", ".h", ".hpp", ".in", ".json", ".md", ".py", ".pyi", ".toml", ".txt", ".typed"}
 
 
 def test_every_tracked_source_is_in(sdist_files: set[str]) -> None:
