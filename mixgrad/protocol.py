@@ -20,12 +20,23 @@ from mixgrad.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["array_function", "array_ufunc", "counterpart", "implements", "no_longer", "stand_for"]
+__all__ = [
+    "array_function",
+    "array_ufunc",
+    "counterpart",
+    "implements",
+    "is_taken",
+    "no_longer",
+    "put_in_place",
+    "stand_for",
+]
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 # NumPy function -> the op or composition that runs when it meets an Array.
 _table: dict[Any, Callable[..., Any]] = {}
+# What stood there before another one was put in its place: it comes back when that one goes.
+_before: dict[Any, list[Callable[..., Any]]] = {}
 
 # NumPy's functions that look for __array_function__ among their arguments.
 _Dispatched: type = type(np.concatenate)
@@ -44,6 +55,8 @@ def stand_for(implementation: Callable[..., Any], *functions: Any) -> None:
     >>> no_longer(spread)
     """
     for function in functions:
+        if function in _table:
+            _before.setdefault(function, []).append(_table[function])
         _table[function] = implementation
     _forget_names(functions)
 
@@ -52,7 +65,14 @@ def no_longer(implementation: Callable[..., Any]) -> None:
     """Undo `stand_for`."""
     functions = [function for function, known in _table.items() if known is implementation]
     for function in functions:
-        del _table[function]
+        earlier = _before.get(function)
+        if earlier:
+            _table[function] = earlier.pop()
+        else:
+            del _table[function]
+    for replaced in _before.values():
+        if implementation in replaced:
+            replaced.remove(implementation)
     _forget_names([*functions, implementation])
 
 
@@ -64,6 +84,40 @@ def _forget_names(values: Any) -> None:
             for known in [known for known in looked_up if any(vars(module)[known] is value for value in values)]:
                 looked_up.discard(known)
                 del vars(module)[known]
+
+
+def put_in_place(old: Callable[..., Any], new: Callable[..., Any]) -> None:
+    """Let `new` run wherever `old` did.
+
+    >>> import numpy as np
+    >>> def one(x):
+    ...     return x
+    >>> def two(x):
+    ...     return 2 * x
+    >>> stand_for(one, np.nanmin)
+    >>> put_in_place(one, two)
+    >>> counterpart(np.nanmin) is np.nanmin, is_taken(np.nanmin)
+    (True, True)
+    >>> no_longer(two)
+    >>> is_taken(np.nanmin)
+    False
+    """
+    functions = [function for function, known in _table.items() if known is old]
+    for function in functions:
+        _table[function] = new
+    for replaced in _before.values():
+        replaced[:] = [new if known is old else known for known in replaced]
+    _forget_names([*functions, old])
+
+
+def is_taken(function: Any) -> bool:
+    """Whether an op or composition stands for the NumPy function.
+
+    >>> import numpy as np
+    >>> is_taken(np.exp), is_taken(np.busday_count)
+    (True, False)
+    """
+    return function in _table
 
 
 def implements(*functions: Any) -> Callable[[Function], Function]:

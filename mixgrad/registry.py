@@ -272,6 +272,7 @@ def _make(
     preferred = _PREFERRED.get("*", -1)
     for known in (name, *aliases):
         preferred = _PREFERRED.get(known, preferred)
+    replaced = _core.find_op(name) if replace and _core.has_op(name) else None
     made = _core.register_op(
         name,
         list(aliases),
@@ -291,8 +292,11 @@ def _make(
     )
     made.forward = forward
     made.samples = samples
+    if replaced is not None:
+        _protocol().put_in_place(replaced, made)
     made.numpy = tuple(numpy) if isinstance(numpy, (tuple, list)) else (numpy,)
-    if is_ufunc:
+    # An op of one's own over a ufunc does not take np.exp from the op that stands for it, unless told to (numpy=).
+    if is_ufunc and not _protocol().is_taken(forward):
         made.numpy = (forward, *made.numpy)
     if made.numpy:
         _protocol().stand_for(made, *made.numpy)

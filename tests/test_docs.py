@@ -43,6 +43,9 @@ def code_of_the_project() -> list[tuple[str, str]]:
     """The blocks that are no program of their own and no session: they show code of the project."""
     shown = []
     for page in PAGES:
+        if page.name == "gradients_in_cpp.md":
+            # Its blocks are whole programs: tests/test_gradients_in_cpp.py runs them.
+            continue
         text = page.read_text()
         python = blocks(text, "python")[1:] if page.name == "README.md" else blocks(text, "python")
         # The C++ twin of the README's program; it is compiled below.

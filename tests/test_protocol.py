@@ -378,3 +378,34 @@ class TestNamespace:
     def test_it_can_be_imported_first(self) -> None:
         code = "import mixgrad.numpy as mnp; import mixgrad; assert mnp.sin is mixgrad.ops.sin"
         subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_another_op_over_a_ufunc_does_not_take_it() -> None:
+    x = np.array([0.5, 1.0])
+    mixgrad.op(np.exp, name="test_own_exp").gradient(lambda g, x, out: g * 0.0)
+    try:
+        np.testing.assert_array_equal(mixgrad.grad(lambda x: np.sum(np.exp(x)))(x), np.exp(x))
+        np.testing.assert_array_equal(mixgrad.grad(lambda x: np.sum(mixgrad.ops.test_own_exp(x)))(x), [0.0, 0.0])
+    finally:
+        mixgrad.unregister("test_own_exp")
+    np.testing.assert_array_equal(mixgrad.grad(lambda x: np.sum(np.exp(x)))(x), np.exp(x))
+
+
+def test_an_op_that_takes_a_function_gives_it_back() -> None:
+    x = np.array([0.5, 1.0])
+    mixgrad.op(np.exp, name="test_taking_exp", numpy=np.exp).gradient(lambda g, x, out: g * 0.0)
+    np.testing.assert_array_equal(mixgrad.grad(lambda x: np.sum(np.exp(x)))(x), [0.0, 0.0])
+    mixgrad.unregister("test_taking_exp")
+    np.testing.assert_array_equal(mixgrad.grad(lambda x: np.sum(np.exp(x)))(x), np.exp(x))
+
+
+def test_an_op_that_is_replaced_hands_its_functions_on() -> None:
+    first = mixgrad.op(lambda x: x + 1.0, name="test_replaced", numpy=np.nanmin)
+    first.gradient(lambda g, x, out: g)
+    second = mixgrad.op(lambda x: x * 2.0, name="test_replaced", replace=True)
+    second.gradient(lambda g, x, out: g * 2.0)
+    try:
+        assert mixgrad.grad(np.nanmin)(3.0) == 2.0
+    finally:
+        mixgrad.unregister("test_replaced")
+    assert not protocol.is_taken(np.nanmin)

@@ -187,7 +187,8 @@ void set_gradient(const OpArgument& argument, const py::object& whole, const py:
     if (!whole.is_none()) {
       core::check_duplicate(op, What::gradient, present, origin, replace);
       gradient->whole = ref(whole);
-      gradient->own = py::getattr(whole, "__module__", py::str()).cast<std::string>().starts_with("mixgrad.");
+      const py::object module = py::getattr(whole, "__module__", py::none());
+      gradient->own = py::isinstance<py::str>(module) && module.cast<std::string>().starts_with("mixgrad.");
     } else {
       // One input's gradient joins those of the others, unless a whole gradient is there.
       const bool joins = present.gradient && !present.gradient->whole && arguments.size() < n;
@@ -213,9 +214,7 @@ bool unregister(const OpArgument& argument, const std::string& what, const std::
   return translated([&] {
     Op& op = *argument.op;
     if (what == "op") {
-      PyObject* face = op.object;
       Registry::instance().remove(op);
-      Py_XDECREF(face);
       return true;
     }
     core::Implementation& implementation = op.of(to_what(what), to_language(language));

@@ -83,7 +83,7 @@ void Registry::remove(Op& op) {
   // Entries that are still alive then say that there is no gradient, instead of keeping users' functions alive.
   for (auto* table : {op.forwards, op.gradients})
     for (int i = 0; i < 2; ++i) table[i] = Implementation{};
-  op.object = nullptr;
+  Py_CLEAR(op.object);
   changed();
 }
 

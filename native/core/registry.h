@@ -99,7 +99,7 @@ struct Op {
 
   Implementation forwards[2];
   Implementation gradients[2];
-  PyObject* object = nullptr;  ///< its Python face, borrowed: the registry's mapping keeps it
+  PyObject* object = nullptr;  ///< its Python face, owned while it is registered
 
   std::uint32_t reads_of(std::size_t input) const noexcept {
     return reads.empty() ? kAll : reads[input < reads.size() ? input : reads.size() - 1];
