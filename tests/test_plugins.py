@@ -36,17 +36,21 @@ def run(*command: str, cwd: Path, **environment: str) -> str:
     return done.stdout
 
 
-def test_new_plugin_builds_and_passes_its_tests(tmp_path: Path) -> None:
+def build_native(package: Path, into: Path) -> None:
+    """What `pip install` does, without its isolated environment: that would need a released mixgrad."""
     # The one that pip installed beside Python first.
     cmake = shutil.which("cmake", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     assert cmake is not None, "the extra 'test' brings cmake"
+    build = package / "build"
+    run(cmake, "-S", str(package / "native"), "-B", str(build), f"-DPython_EXECUTABLE={sys.executable}", cwd=package)
+    run(cmake, "--build", str(build), cwd=package)
+    shutil.copy(build / "native.so", into)
+
+
+def test_new_plugin_builds_and_passes_its_tests(tmp_path: Path) -> None:
     new_plugin("my-gradients", tmp_path / "package")
     package = tmp_path / "package"
-    build = tmp_path / "build"
-    # What `pip install` does, without its isolated environment: that would need a released mixgrad.
-    run(cmake, "-S", str(package / "native"), "-B", str(build), f"-DPython_EXECUTABLE={sys.executable}", cwd=tmp_path)
-    run(cmake, "--build", str(build), cwd=tmp_path)
-    shutil.copy(build / "native.so", package / "my_gradients")
+    build_native(package, package / "my_gradients")
     out = run(sys.executable, "-m", "pytest", "-q", "tests", cwd=package, PYTHONPATH=str(package))
     assert "3 passed" in out
 
@@ -160,3 +164,15 @@ def test_an_unknown_op_stays_unknown(modules: Any) -> None:
     modules("plugin_c", "import mixgrad\nassert 'no_such_op_either' not in mixgrad.registry\n")
     with pytest.raises(UnknownOpError, match="no op named 'no_such_op'"):
         mixgrad.registry["no_such_op"]
+
+
+def test_the_example_of_a_package(tmp_path: Path) -> None:
+    """Built as it stands, moved step by step, and its own tests."""
+    package = tmp_path / "package"
+    shutil.copytree(Path(__file__).parents[1] / "examples" / "plugins" / "black_scholes", package)
+    build_native(package, package / "black_scholes")
+    out = run(sys.executable, "steps.py", "1000", cwd=package)
+    steps = [line.split("  ")[0].strip() for line in out.splitlines()[3:]]
+    assert steps == ["none", "bs_cdf", "bs_cdf, bs_d1", "bs_cdf, bs_d1, bs_discount"]
+    out = run(sys.executable, "-m", "pytest", "-q", "tests", cwd=package, PYTHONPATH=str(package))
+    assert "7 passed" in out
