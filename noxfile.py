@@ -103,6 +103,14 @@ def examples(session: nox.Session) -> None:
 
 
 @nox.session(reuse_venv=True)
+def checklist(session: nox.Session) -> None:
+    """Prove again what docs/checklist.md says of mixgrad's native gradients; `-- --run` writes it."""
+    install(session, "cli")
+    page = ("--format", "markdown", "--output", "docs/checklist.md")
+    session.run("python", "-m", "mixgrad", "checklist", *(session.posargs or ["--check"]), *page)
+
+
+@nox.session(reuse_venv=True)
 def bench(session: nox.Session) -> None:
     """Run the benchmarks against NumPy, and against autograd and torch where those are installed."""
     install(session, "bench")

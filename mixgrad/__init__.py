@@ -41,7 +41,8 @@ from mixgrad.transforms import (
 )
 
 if TYPE_CHECKING:
-    from mixgrad import cpp, debug, testing
+    from mixgrad import cpp, debug, migrate, testing
+    from mixgrad.migrate import set_promotion
 
 __all__ = [
     "Array",
@@ -63,6 +64,7 @@ __all__ = [
     "jacobian",
     "jvp",
     "load_plugins",
+    "migrate",
     "nn",
     "numpy",
     "op",
@@ -73,6 +75,7 @@ __all__ = [
     "register_gradient",
     "register_op",
     "registry",
+    "set_promotion",
     "stop_gradient",
     "testing",
     "unregister",
@@ -80,11 +83,13 @@ __all__ = [
     "vjp",
 ]
 
-_ON_FIRST_USE = ("cpp", "debug", "testing")
+_ON_FIRST_USE = {"cpp": "", "debug": "", "migrate": "", "set_promotion": "migrate", "testing": ""}
+"""Modules, and functions with the module that they are in: imported when first used."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _ON_FIRST_USE:
-        return import_module(f"mixgrad.{name}")
+        module = _ON_FIRST_USE[name]
+        return getattr(import_module(f"mixgrad.{module}"), name) if module else import_module(f"mixgrad.{name}")
     msg = f"module 'mixgrad' has no attribute '{name}'"
     raise AttributeError(msg)

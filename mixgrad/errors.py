@@ -11,14 +11,18 @@ __all__ = [
     "CheckpointError",
     "CompileError",
     "ConversionError",
+    "DemotionWarning",
     "DuplicateRegistrationError",
     "FallbackWarning",
     "GradientCountError",
     "GradientDtypeError",
+    "GradientMismatchError",
+    "GradientMismatchWarning",
     "GradientShapeError",
     "MissingGradientError",
     "MixgradError",
     "MutatedInputError",
+    "NonFiniteError",
     "NotDifferentiableError",
     "NotRecordedError",
     "NotSavedError",
@@ -26,6 +30,8 @@ __all__ = [
     "PluginError",
     "PluginWarning",
     "RegistrationError",
+    "ReplayError",
+    "SettingsError",
     "TapeUsedError",
     "TargetError",
     "UnconnectedError",
@@ -436,6 +442,58 @@ class CheckError(MixgradError, AssertionError):
     """
 
 
+class GradientMismatchError(MixgradError, AssertionError):
+    """A native gradient is not what the Python one gives, in a block of `mixgrad.debug.compare_gradients`.
+
+    The message says which op, where it was called, who registered the two, and the elements. The Python gradient is the
+    specification: use it (``mixgrad.prefer("python", "mul")``) until the native one is right.
+
+    >>> import mixgrad
+    >>> mixgrad.cpp.load_inline("MIXGRAD_REGISTER_GRADIENT(sin) { return {g}; }", replace=True)  # doctest: +SKIP
+    >>> with mixgrad.debug.compare_gradients():  # doctest: +SKIP
+    ...     mixgrad.grad(np.sin)(1.0)
+    Traceback (most recent call last):
+        ...
+    mixgrad.errors.GradientMismatchError: op 'sin', called at ...
+    """
+
+
+class NonFiniteError(MixgradError, FloatingPointError):
+    """An op or a gradient gave nan or inf, in a block of `mixgrad.debug.check_finite`.
+
+    >>> import mixgrad, numpy as np
+    >>> with np.errstate(all="ignore"), mixgrad.debug.check_finite():
+    ...     mixgrad.grad(np.log)(-1.0)
+    Traceback (most recent call last):
+        ...
+    mixgrad.errors.NonFiniteError: op 'log' (native), called at ..., gave nan. Inputs: float64[] from -1.0 to -1.0
+    """
+
+
+class ReplayError(MixgradError, ValueError):
+    """A file is no saved gradient call, or its op is not registered: the message says what was found.
+
+    >>> import mixgrad
+    >>> mixgrad.debug.replay("nothing.npz")
+    Traceback (most recent call last):
+        ...
+    mixgrad.errors.ReplayError: nothing.npz is not a saved gradient call: ...
+    """
+
+
+class SettingsError(MixgradError, ValueError):
+    """The table ``[tool.mixgrad]`` of a pyproject.toml says what mixgrad does not understand, or is not there.
+
+    The message names the file, what was found in it, and what is known.
+
+    >>> from mixgrad.migrate import load_settings
+    >>> load_settings("nowhere/pyproject.toml")
+    Traceback (most recent call last):
+        ...
+    mixgrad.errors.SettingsError: nowhere/pyproject.toml cannot be read as TOML: ...
+    """
+
+
 class PluginError(MixgradError, ImportError):
     """A shared library is no plug-in, or was built for another version of mixgrad's native interface.
 
@@ -461,6 +519,17 @@ class CompileError(MixgradError, RuntimeError):
 
 class PluginWarning(UserWarning):
     """A plug-in could not be loaded; everything else works. The warning names it and its error."""
+
+
+class GradientMismatchWarning(UserWarning):
+    """A native gradient is not what the Python one gives: the warning form of `GradientMismatchError`."""
+
+
+class DemotionWarning(UserWarning):
+    """A native gradient failed where Python's did not, and Python's runs from now on: see `mixgrad.set_promotion`.
+
+    Told once per op; the message names the reason, and a file that reproduces it.
+    """
 
 
 class FallbackWarning(UserWarning):

@@ -119,7 +119,7 @@ def _origin(function: Any) -> str:
     return f"{module}.{getattr(function, '__name__', type(function).__name__)}"
 
 
-def _caller(depth: int = 2) -> str:
+def caller(depth: int = 2) -> str:
     frame = sys._getframe(depth)
     # A context manager's own frames say nothing to a user.
     while frame.f_back is not None and frame.f_code.co_filename in (__file__, contextlib.__file__):
@@ -237,7 +237,20 @@ def _preferences() -> dict[str, int]:
     return preferences
 
 
+def _promotions() -> dict[str, str]:
+    """What MIXGRAD_PROMOTION says: ``mul=shadow,exp=off``."""
+    promotions = {}
+    for part in filter(None, (part.strip() for part in os.environ.get("MIXGRAD_PROMOTION", "").split(","))):
+        name, equals, state = part.partition("=")
+        if not equals or state.strip() not in ("off", "shadow", "on"):
+            msg = f"MIXGRAD_PROMOTION={os.environ['MIXGRAD_PROMOTION']!r}: {part!r} is not of the form OP=off, shadow or on"
+            raise RegistrationError(msg)
+        promotions[name.strip()] = state.strip()
+    return promotions
+
+
 _PREFERRED = _preferences()
+_PROMOTED = _promotions()
 
 
 def _protocol() -> Any:
@@ -245,6 +258,27 @@ def _protocol() -> Any:
     from mixgrad import protocol  # noqa: PLC0415
 
     return protocol
+
+
+promotion_states: dict[Op, str] = {}
+"""The promotion state of each op for which one was set."""
+
+
+def _promote(target: Op, state: str) -> None:
+    """What MIXGRAD_PROMOTION says of an op that has no gradients yet."""
+    promotion_states[target] = state
+    origin = "MIXGRAD_PROMOTION"
+
+    def in_the_shadow(call: _core.Entry, g: Any) -> Any:
+        # Late: what compares gradients stands on the registry.
+        from mixgrad.migrate.promotion import set_promotion  # noqa: PLC0415
+
+        set_promotion(target, "shadow", origin=origin)
+        return call.next(g)
+
+    if state != "on":
+        gradient = in_the_shadow if state == "shadow" else None
+        _core.set_standing(target, (None, *record(target, language="python", gradient=gradient, origin=origin)))
 
 
 def _make(
@@ -292,6 +326,9 @@ def _make(
     )
     made.forward = forward
     made.samples = samples
+    state = next((_PROMOTED[known] for known in (name, *aliases) if known in _PROMOTED), None)
+    if state is not None:
+        _promote(made, state)
     if replaced is not None:
         _protocol().put_in_place(replaced, made)
     made.numpy = tuple(numpy) if isinstance(numpy, (tuple, list)) else (numpy,)
@@ -571,7 +608,7 @@ def _gradient(
     def register_one(function: Function | None) -> Function | None:
         index = cast(int, argument)
         passed = [] if function is None else _passed(function, self, len(self.inputs) + 2)
-        origin = _caller(2) if function is None else _origin(function)
+        origin = caller(2) if function is None else _origin(function)
         _core.set_gradient(self, None, [(index, function, passed)], differentiable, when, origin, False, replace)
         return function
 
@@ -591,7 +628,7 @@ def _gradient(
     leading = 3 if self.variadic else len(self.inputs) + 2
     rows = [(i, f, [] if f is None else _passed(f, self, leading)) for i, f in enumerate(functions)]
     first = next((f for f in functions if f is not None), None)
-    origin = _caller(2) if first is None else _origin(first)
+    origin = caller(2) if first is None else _origin(first)
     _core.set_gradient(self, None, rows, differentiable, when, origin, self.variadic, replace)
     return self
 
@@ -686,8 +723,27 @@ _core.set_override_variable(_overrides)
 _core.set_package_folder(os.path.dirname(__file__) + os.sep)  # noqa: PTH120  pathlib costs at import
 
 
+def record(
+    target: Op | None,
+    *,
+    language: Language | None = None,
+    gradient: Callable[..., Any] | None = None,
+    differentiable: bool = True,
+    when: Callable[[Metadata], bool] | None = None,
+    forward: Callable[..., Any] | None = None,
+    origin: str,
+) -> tuple[Any, ...]:
+    """What is put in force, as the dispatcher reads it: for one op, or None for all.
+
+    `gradient` is called as ``(op, g)`` in place of the gradient, `forward` as ``(op, language, inputs, outputs, where)``
+    after a forward has run.
+    """
+    number = None if language is None else _LANGUAGES.index(language)
+    return target, number, gradient, differentiable, when, origin, forward
+
+
 @contextlib.contextmanager
-def _in_force(records: Sequence[tuple[Any, ...]]) -> Iterator[None]:
+def in_force(records: Sequence[tuple[Any, ...]]) -> Iterator[None]:
     """Put records before those in force in this context; counted, since the core looks only while there are any."""
     current = _overrides.get()
     for record in records:
@@ -711,7 +767,8 @@ def override_gradient(
     """Replace an op's gradient inside a ``with`` block, in this thread and asyncio task only.
 
     It holds for the ops recorded inside the block, and for gradients taken inside it. Inside the function,
-    ``op.native(g)`` and ``op.python(g)`` call the gradients that are replaced.
+    ``op.native(g)`` and ``op.python(g)`` call the gradients that are replaced, and ``op.next(g)`` what would run without
+    the override: the gradient, or an outer override.
 
     Parameters
     ----------
@@ -741,7 +798,7 @@ def override_gradient(
         msg = f"override_gradient('{target.name}', ...) takes a function (op, g), not {gradient!r}"
         raise RegistrationError(msg)
     origin = _origin(gradient)
-    return _in_force([(target, None, gradient, differentiable, when, origin)])
+    return in_force([record(target, gradient=gradient, differentiable=differentiable, when=when, origin=origin)])
 
 
 def prefer(language: Language, *names: str | Op) -> contextlib.AbstractContextManager[None]:
@@ -765,8 +822,8 @@ def prefer(language: Language, *names: str | Op) -> contextlib.AbstractContextMa
         msg = f"prefer takes 'native' or 'python', not {language!r}"
         raise RegistrationError(msg)
     targets: list[Op | None] = [name if isinstance(name, Op) else registry[name] for name in names] or [None]
-    origin = _caller(2)
-    return _in_force([(target, _LANGUAGES.index(language), None, True, None, origin) for target in targets])
+    origin = caller(2)
+    return in_force([record(target, language=language, origin=origin) for target in targets])
 
 
 # --- looking at it ---------------------------------------------------------------------------------------------------

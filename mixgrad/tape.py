@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from mixgrad.errors import GradientDtypeError, GradientShapeError, NotRecordedEr
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     from typing_extensions import Self
@@ -191,6 +192,74 @@ class Tape:
         8.0
         """
         self._window.reset()
+
+    def to_dot(self) -> str:
+        """The recorded operations as a graph in Graphviz' language.
+
+        Returns
+        -------
+        str
+            For ``dot -Tsvg`` or ``graphviz.Source``; coloured by implementation.
+
+        Examples
+        --------
+        >>> import mixgrad
+        >>> with mixgrad.Tape() as tape:
+        ...     x = tape.watch(3.0)
+        ...     y = x * x
+        >>> print(tape.to_dot().splitlines()[-2])
+          n0 -> n1;
+        """
+        from mixgrad.debug import view  # noqa: PLC0415  few programs look at a tape
+
+        return view.dot(self)
+
+    @overload
+    def to_html(self, path: None = None) -> str: ...
+
+    @overload
+    def to_html(self, path: str | Path) -> None: ...
+
+    def to_html(self, path: str | Path | None = None) -> str | None:
+        """The recorded operations as one page that needs no network: a graph to search, zoom and click through.
+
+        Parameters
+        ----------
+        path : str or Path, optional
+            Where to write the page; without one it is returned.
+
+        Returns
+        -------
+        str or None
+            The page, if no path was given.
+
+        Examples
+        --------
+        >>> import mixgrad
+        >>> with mixgrad.Tape() as tape:
+        ...     x = tape.watch(3.0)
+        ...     y = x * x
+        >>> tape.to_html().splitlines()[0]
+        '<!DOCTYPE html>'
+        """
+        from mixgrad.debug import view  # noqa: PLC0415  few programs look at a tape
+
+        return view.page(self, path)
+
+    def __repr__(self) -> str:
+        from mixgrad.debug import view  # noqa: PLC0415  few programs look at a tape
+
+        return view.summary(self)
+
+    def __str__(self) -> str:
+        from mixgrad.debug import view  # noqa: PLC0415  few programs look at a tape
+
+        return view.table(self)
+
+    def _repr_html_(self) -> str:
+        from mixgrad.debug import view  # noqa: PLC0415  few programs look at a tape
+
+        return view.notebook(self)
 
 
 def watch_all(window: _core.Window, value: Any, name: str) -> Any:

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import platform
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -51,3 +53,23 @@ def _more(before: dict[str, int]) -> dict[str, int]:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="session")
+def planted_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("planted")
+
+
+@pytest.fixture(scope="module")
+def planted(planted_cache: Path) -> Iterator[dict[str, Any]]:
+    """Ops whose native gradients have faults; see planted.py."""
+    spec = importlib.util.spec_from_file_location("planted", Path(__file__).parent / "planted.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MIXGRAD_CACHE", str(planted_cache))
+        ops = module.register()
+    yield ops
+    module.unregister()

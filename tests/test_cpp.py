@@ -80,6 +80,25 @@ def test_the_same_source_is_loaded_from_the_cache(cube: Any, cache: Path) -> Non
     assert len(sorted(cache.rglob("*.so"))) == len(before) + 1
 
 
+def test_loading_again_restores_what_was_unregistered() -> None:
+    def register() -> Any:
+        @mixgrad.register_op("test_cpp_again", saves="x", replace=True)
+        def test_cpp_again(x: Any) -> Any:
+            return x**3
+
+        cpp.load_inline("MIXGRAD_REGISTER_GRADIENT(test_cpp_again) { return g * 3.0; }", name="test_again")
+        return test_cpp_again
+
+    try:
+        # A cell of a notebook is run again; a module is reloaded.
+        for _ in range(2):
+            assert mixgrad.grad(register())(2.0) == 3.0
+        mixgrad.unregister("test_cpp_again", "gradient", "native")
+        assert mixgrad.grad(register())(2.0) == 3.0
+    finally:
+        mixgrad.unregister("test_cpp_again")
+
+
 def test_replacing_in_a_notebook(cube: Any) -> None:
     native("return g * 1.0;", name="test_first")
     with pytest.raises(DuplicateRegistrationError, match="test_first"):

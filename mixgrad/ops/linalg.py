@@ -427,7 +427,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     if len(axes) == 2 and ord in (1, -1, np.inf, -np.inf):
         row, column = axes if abs(ord) == 1 else axes[::-1]
         sums = mnp.sum(mnp.abs(x), axis=row, keepdims=True)
-        result = (mnp.max if ord > 0 else mnp.min)(sums, axis=column, keepdims=True)
+        result = _extreme(sums, ord, column, keepdims=True)
         return result if keepdims else mnp.squeeze(result, axes)
     # NumPy's own function refuses what it does not know.
     np.linalg.norm(np.ones(x.shape, x.dtype), ord, axis)
@@ -437,10 +437,17 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     )
 
 
+def _extreme(sizes: Any, ord: float, axis: int, keepdims: bool) -> Any:
+    """The largest for a positive order, of no elements 0; the smallest for a negative one."""
+    if ord < 0:
+        return mnp.min(sizes, axis=axis, keepdims=keepdims)
+    return mnp.max(sizes, axis=axis, keepdims=keepdims, initial=None if sizes.size else 0.0)
+
+
 def _vector_norm(x: Any, ord: float, axis: int, keepdims: bool) -> Any:
     sizes = mnp.abs(x)
     if ord in (np.inf, -np.inf):
-        return (mnp.max if ord > 0 else mnp.min)(sizes, axis=axis, keepdims=keepdims)
+        return _extreme(sizes, ord, axis, keepdims)
     if ord == 0:
         return mnp.sum((sizes != 0).astype(sizes.dtype), axis=axis, keepdims=keepdims)
     if ord == 1:

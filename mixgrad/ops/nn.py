@@ -249,7 +249,7 @@ def softmax_cross_entropy(logits: Any, labels: Any, reduction: str = "mean") -> 
 def _checked_labels(shape: tuple[int, ...], labels: Any) -> Any:
     # A single class arrives as a float: a Python number takes the dtype of what it meets.
     labels = np.asarray(int(labels) if isinstance(labels, float) and labels.is_integer() else labels)
-    if labels.shape == shape:
+    if shape and labels.shape == shape:
         return labels
     if labels.shape != shape[:-1] or not shape:
         msg = (

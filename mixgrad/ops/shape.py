@@ -623,8 +623,8 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
 
 @repeat.gradient(argument=0)
 def _repeat_a(g: Any, a: Any, out: Any, repeats: Any, axis: int | None) -> Any:
-    shape: tuple[int, ...] = (a.size,) if axis is None else a.shape
-    axis = 0 if axis is None else axis % a.ndim
+    shape: tuple[int, ...] = (a.size,) if axis is None or a.ndim == 0 else a.shape
+    axis = 0 if axis is None else axis % len(shape)
     if np.size(repeats) == 1:
         times = int(np.reshape(repeats, ()))
         g = mnp.sum(mnp.reshape(g, (*shape[: axis + 1], times, *shape[axis + 1 :])), axis=axis + 1)
@@ -683,6 +683,8 @@ def _pad_options(
 @pad.gradient(argument=0)
 def _pad_array(g: Any, array: Any, out: Any, pad_width: Any, mode: Any, stat_length: Any, reflect_type: str) -> Any:
     shape = array.shape
+    if not shape:
+        return g
     if isinstance(pad_width, dict):
         by_axis = {axis % len(shape): np.broadcast_to(width, 2) for axis, width in pad_width.items()}
         pad_width = [by_axis.get(axis, (0, 0)) for axis in range(len(shape))]

@@ -250,6 +250,22 @@ py::dict implementations(const OpArgument& argument) {
   return all;
 }
 
+/// The functions of the Python gradient: that of all inputs or None, and per input one, or None for zero. None: there
+/// is no Python gradient, or it lacks an input's.
+py::object python_gradient(const OpArgument& argument) {
+  const auto& gradient = argument.op->of(What::gradient, Language::python).gradient;
+  if (!gradient) return py::none();
+  const auto callable = [](const Ref& function) { return py::reinterpret_borrow<py::object>(function.get()); };
+  if (gradient->whole) return py::make_tuple(callable(gradient->whole), py::list());
+  py::list functions;
+  for (const core::ArgumentGradient& one : gradient->arguments) {
+    if (one.state == core::ArgumentGradient::State::missing) return py::none();
+    functions.append(one.state == core::ArgumentGradient::State::zero ? py::object(py::none())
+                                                                      : callable(one.function.callable));
+  }
+  return py::make_tuple(py::none(), functions);
+}
+
 /// The candidates for a gradient, in order: (language, origin, verdict, chosen).
 py::list explain_gradient(const OpArgument& argument, const py::list& inputs, bool recorded) {
   return translated([&] {
@@ -310,6 +326,7 @@ void bind_registry(py::module_& module) {
   module.def("set_gradient", &set_gradient);
   module.def("unregister", &unregister, py::arg("op"), py::arg("what"), py::arg("language"));
   module.def("implementations", &implementations, py::arg("op"));
+  module.def("python_gradient", &python_gradient, py::arg("op"));
   module.def("explain_gradient", &explain_gradient, py::arg("op"), py::arg("inputs"), py::arg("recorded"));
   module.def("find_op", &find_op, py::arg("name"), "The op of this name or alias; UnknownOpError otherwise.");
   module.def(
@@ -329,6 +346,12 @@ void bind_registry(py::module_& module) {
       "set_override_variable", [](const py::object& variable) { core::overrides::variable = variable.inc_ref().ptr(); },
       py::arg("variable"));
   module.def("overrides_changed", [](int by) { core::overrides::active += by; }, py::arg("by"));
+  module.def(
+      "set_standing",
+      [](const OpArgument& argument, const py::object& record) {
+        argument.op->standing = record.is_none() ? Ref() : ref(record);
+      },
+      py::arg("op"), py::arg("record"), "The override record for all calls of the op's gradient; None: none.");
   module.def(
       "tell_fallbacks",
       [](bool on) {

@@ -4,6 +4,7 @@
 #include "casters.h"
 #include "core/buffer.h"
 #include "core/kernels.h"
+#include "core/observe.h"
 #include "core/tape.h"
 
 namespace mixgrad::bindings {
@@ -60,6 +61,35 @@ std::string get_mutation_check() {
   return "off";
 }
 
+std::uint8_t to_looking(const std::string& what) {
+  if (what == "profile") return core::observe::kProfile;
+  if (what == "buffers") return core::observe::kBuffers;
+  throw py::value_error("what looks on is 'profile' or 'buffers', not '" + what + "'");
+}
+
+/// Tuples (op, what, implementation, where, start, duration, own, bytes, thread), and how many were lost.
+py::tuple take_events() {
+  py::list all;
+  for (const auto& event : core::observe::take_events()) {
+    const core::Ref code = core::Ref::steal_or_null(event.where.code);
+    all.append(py::make_tuple(event.op->name, core::to_string(event.what), core::observe::to_string(event.by),
+                              object(core::location_tuple(event.where)), event.start, event.duration, event.own,
+                              event.bytes, event.thread));
+  }
+  return py::make_tuple(std::move(all), core::observe::take_lost());
+}
+
+/// Tuples (op or "", what, implementation, where, bytes, op whose gradient keeps it or "", its implementation).
+py::list live_buffers() {
+  py::list all;
+  for (const auto& live : core::observe::live_buffers())
+    all.append(py::make_tuple(
+        live.op ? live.op->name : "", live.op ? core::to_string(live.what) : "",
+        live.op ? core::observe::to_string(live.by) : "", object(core::location_tuple({live.code, live.offset})),
+        live.bytes, live.kept_by ? live.kept_by->name : "", live.kept_by ? core::observe::to_string(live.keeper) : ""));
+  return all;
+}
+
 }  // namespace
 
 void bind_state(py::module_& module) {
@@ -71,6 +101,10 @@ void bind_state(py::module_& module) {
   module.def("counters", &counters, "Live buffers, values, arrays, entries and windows.");
   module.def("set_mutation_check", &set_mutation_check, py::arg("mode"));
   module.def("get_mutation_check", &get_mutation_check);
+  module.def("start_looking", [](const std::string& what) { core::observe::start(to_looking(what)); }, py::arg("what"));
+  module.def("stop_looking", [](const std::string& what) { core::observe::stop(to_looking(what)); }, py::arg("what"));
+  module.def("take_events", &take_events, "What ran while the profile looked on.");
+  module.def("live_buffers", &live_buffers, "The buffers that live, while they are being accounted for.");
   module.def("thread_count", &core::kernels::thread_count);
   module.def("set_thread_count", &core::kernels::set_thread_count, py::arg("n"));
   module.def(

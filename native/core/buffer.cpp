@@ -7,6 +7,8 @@
 #include <iterator>
 #include <new>
 
+#include "observe.h"
+
 namespace mixgrad::core {
 
 Counters counters{};
@@ -129,6 +131,9 @@ Buffer* Buffer::allocate(std::size_t bytes) {
   buffer->data = static_cast<char*>(block) + kHeader;
   ++counters.buffers;
   counters.buffer_bytes += static_cast<std::int64_t>(bytes);
+  counters.allocated_bytes += static_cast<std::int64_t>(bytes);
+  if (observe::looking & observe::kBuffers) [[unlikely]]
+    observe::born(buffer);
   return buffer;
 }
 
@@ -140,6 +145,8 @@ Buffer* Buffer::borrow(char* data, std::size_t bytes, void* owner, void (*releas
   buffer->owner = owner;
   buffer->release_owner = release_owner;
   ++counters.buffers;
+  if (observe::looking & observe::kBuffers) [[unlikely]]
+    observe::born(buffer);
   return buffer;
 }
 
@@ -160,6 +167,8 @@ bool Buffer::unchanged(std::uint32_t pass) noexcept {
 
 void Buffer::destroy() noexcept {
   --counters.buffers;
+  if (observe::looking & observe::kBuffers) [[unlikely]]
+    observe::died(this);
   if (release_owner) {
     auto* const releaser = release_owner;
     void* const what = owner;

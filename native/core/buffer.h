@@ -116,6 +116,7 @@ inline constexpr std::size_t kCopyLimit = 16 * 1024;
 /// Live objects, for mixgrad.debug and the leak tests.
 struct Counters {
   std::int64_t buffers, buffer_bytes, values, arrays, entries, windows;
+  std::int64_t allocated_bytes;  ///< since the start
 };
 extern Counters counters;
 

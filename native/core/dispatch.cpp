@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <limits>
 
 #include "array.h"
@@ -19,7 +20,7 @@ std::int64_t active = 0;
 PyObject* variable = nullptr;
 
 namespace {
-enum Field { previous, op, language, function, differentiable, when, origin };
+enum Field { previous, op, language, function, differentiable, when, origin, watcher };
 
 PyObject* field(PyObject* record, Field which) noexcept { return PyTuple_GET_ITEM(record, which); }
 
@@ -27,11 +28,36 @@ bool concerns(PyObject* record, const Op& wanted) noexcept {
   return field(record, Field::op) == Py_None || field(record, Field::op) == wanted.object;
 }
 
+bool contains(PyObject* list, PyObject* wanted) noexcept {
+  for (PyObject* record = list; record && record != Py_None; record = field(record, Field::previous))
+    if (record == wanted) return true;
+  return false;
+}
+
 /// The innermost record of the list that concerns the op and has the field; null when none.
 PyObject* find(PyObject* list, const Op& wanted, Field which) noexcept {
   for (PyObject* record = list; record && record != Py_None; record = field(record, Field::previous))
     if (field(record, which) != Py_None && concerns(record, wanted)) return record;
   return nullptr;
+}
+
+/// The records with a function that concern a call, in their order: those in force now, those in force when the op was
+/// recorded, and the op's own.
+template <class Visit>
+void for_each_function(const Call& call, PyObject* now, PyObject* then, Visit&& visit) {
+  bool waiting = call.below != nullptr;
+  PyObject* const lists[] = {now, then, call.op->standing.get()};
+  for (std::size_t i = 0; i < std::size(lists); ++i) {
+    for (PyObject* record = find(lists[i], *call.op, Field::function); record;
+         record = find(field(record, Field::previous), *call.op, Field::function)) {
+      // What is in force now and was then comes once.
+      if (i == 1 && contains(now, record)) break;
+      if (waiting)
+        waiting = record != call.below;
+      else if (!visit(record))
+        return;
+    }
+  }
 }
 }  // namespace
 
@@ -134,12 +160,12 @@ void note(std::vector<Candidate>* why, std::string_view language, std::string_vi
 }
 
 /// The preferred language by the lists in force, then by the environment; -1 for none.
-int preference(const Op& op, PyObject* now, PyObject* then, std::string* source) {
-  for (PyObject* list : {now, then}) {
+int preference(const Op& op, PyObject* now, PyObject* then, PyObject* standing, std::string* source) {
+  for (PyObject* list : {now, then, standing}) {
     if (PyObject* record = overrides::find(list, op, Field::language)) {
       if (source) {
         const char* text = PyUnicode_AsUTF8(overrides::field(record, Field::origin));
-        *source = std::string("prefer at ") + (text ? text : "?");
+        *source = std::string(list == standing ? "its promotion state, set at " : "prefer at ") + (text ? text : "?");
       }
       return static_cast<int>(PyLong_AsLong(overrides::field(record, Field::language)));
     }
@@ -199,7 +225,7 @@ Choice choose_gradient(Call& call, std::vector<Candidate>* why) {
   PyObject* then = call.entry ? call.entry->overrides : nullptr;
   int preferred = op.preferred;
   Choice choice;
-  if (overrides::active == 0 && !then && preferred < 0 && !why) [[likely]] {
+  if (overrides::active == 0 && !then && preferred < 0 && !op.standing && !why) [[likely]] {
     const Implementation& native = op.of(What::gradient, Language::native);
     if (plainly_takes(native, call)) {
       choice.implementation = &native;
@@ -207,43 +233,41 @@ Choice choose_gradient(Call& call, std::vector<Candidate>* why) {
     }
   }
   std::string source = preferred >= 0 ? "MIXGRAD_PREFER" : "";
-  if (overrides::active != 0 || then) [[unlikely]] {
+  if (overrides::active != 0 || then || op.standing) [[unlikely]] {
     PyObject* now = overrides::current(choice.keep);
     bool taken = false;
-    for (PyObject* list : {now, then}) {
-      for (PyObject* record = overrides::find(list, op, Field::function); record;
-           record = overrides::find(overrides::field(record, Field::previous), op, Field::function)) {
-        const char* origin = PyUnicode_AsUTF8(overrides::field(record, Field::origin));
-        std::string verdict;
-        if (call.recorded && overrides::field(record, Field::differentiable) != Py_True)
-          verdict = "first order only, and this backward pass is itself being recorded";
-        else if (!holds(overrides::field(record, Field::when), call))
-          verdict = "its condition (when=) does not hold";
-        if (verdict.empty() && !taken) {
-          note(why, "override", origin ? origin : "?", "the innermost override in force", true);
-          choice.override_record = record;
-          if (!why) return choice;
-          taken = true;
-        } else if (!why && call.recorded && overrides::field(record, Field::differentiable) != Py_True) {
-          raise_error(
-              "NotDifferentiableError",
-              "the gradient of op '%s' is overridden at %s by one that is first order only, but this backward pass is "
-              "itself recorded (a higher-order derivative). Override it with a gradient written with mixgrad.numpy "
-              "functions, or leave the override before taking higher-order derivatives",
-              op.name.c_str(), origin ? origin : "?");
-        } else {
-          note(why, "override", origin ? origin : "?",
-               verdict.empty() ? "an inner override comes first" : verdict.c_str());
-        }
+    overrides::for_each_function(call, now, then, [&](PyObject* record) {
+      const char* origin = PyUnicode_AsUTF8(overrides::field(record, Field::origin));
+      const bool first_order = call.recorded && overrides::field(record, Field::differentiable) != Py_True;
+      std::string verdict;
+      if (first_order)
+        verdict = "first order only, and this backward pass is itself being recorded";
+      else if (!holds(overrides::field(record, Field::when), call))
+        verdict = "its condition (when=) does not hold";
+      if (verdict.empty() && !taken) {
+        note(why, "override", origin ? origin : "?", "the innermost override in force", true);
+        choice.override_record = record;
+        taken = true;
+        return why != nullptr;
       }
-    }
+      if (!why && first_order)
+        raise_error(
+            "NotDifferentiableError",
+            "the gradient of op '%s' is overridden at %s by one that is first order only, but this backward pass is "
+            "itself recorded (a higher-order derivative). Override it with a gradient written with mixgrad.numpy "
+            "functions, or leave the override before taking higher-order derivatives",
+            op.name.c_str(), origin ? origin : "?");
+      note(why, "override", origin ? origin : "?", verdict.empty() ? "an inner override comes first" : verdict.c_str());
+      return true;
+    });
+    if (taken && !why) return choice;
     if (taken) {
       for (const Implementation& implementation : op.gradients)
         if (implementation.present)
           note(why, to_string(implementation.language), implementation.origin, "an override is in force");
       return choice;
     }
-    preferred = preference(op, now, then, &source);
+    preferred = preference(op, now, then, op.standing.get(), &source);
   }
   const Language order[2] = {preferred == static_cast<int>(Language::python) ? Language::python : Language::native,
                              preferred == static_cast<int>(Language::python) ? Language::native : Language::python};
@@ -388,6 +412,8 @@ void record(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, std:
   }
   if (windows == 0) return;
   saved |= op.whole_reads;
+  if (overrides::find(op.standing.get(), op, Field::function)) [[unlikely]]
+    saved = kSavedAll;
   Ref in_force;
   if (overrides::active != 0) [[unlikely]] {
     PyObject* list = overrides::current(in_force);
@@ -417,6 +443,7 @@ void record(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, std:
   fill(entry, &op, {kept.data(), kept.size()}, saved);
   if (kept_attributes || in_force) tape.give_objects(position, kept_attributes.release(), in_force.release());
   entry.location = Location::here();
+  entry.nanoseconds = observe::last_forward();
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     Value* output = outputs[i].get();
     output->windows = windows;
@@ -439,7 +466,7 @@ bool python_first(const Op& op) {
   if (overrides::active == 0) [[likely]]
     return op.preferred == static_cast<int>(Language::python);
   Ref keep;
-  return preference(op, overrides::current(keep), nullptr, nullptr) == static_cast<int>(Language::python);
+  return preference(op, overrides::current(keep), nullptr, nullptr, nullptr) == static_cast<int>(Language::python);
 }
 
 /// What an op of our own language makes of weak inputs: a native forward other than a ufunc's sees plain dtypes.
@@ -616,10 +643,46 @@ ValueRef run_elementwise(const Op& op, std::span<ValueRef> inputs) {
   return output;
 }
 
+namespace {
+
+/// Shows a forward that has run to what watches forwards in this context.
+void tell_watchers(const Op& op, std::span<ValueRef> inputs, const Results& results, observe::By by) {
+  Ref keep;
+  for (PyObject* record = overrides::find(overrides::current(keep), op, Field::watcher); record;
+       record = overrides::find(overrides::field(record, Field::previous), op, Field::watcher)) {
+    const Ref given = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(inputs.size())));
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      PyTuple_SET_ITEM(given.get(), static_cast<Py_ssize_t>(i), to_ndarray(inputs[i]).release());
+    const std::size_t n = results.values.size();
+    const Ref outputs = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(n)));
+    for (std::size_t i = 0; i < n; ++i)
+      PyTuple_SET_ITEM(outputs.get(), static_cast<Py_ssize_t>(i), to_ndarray(results.values[i]).release());
+    const Location location = Location::here();
+    const Ref code = Ref::steal_or_null(location.code);
+    const Ref where = location_tuple(location);
+    // What a watcher computes is not recorded.
+    const PausedTape paused(Tape::current());
+    const Ref done = Ref::steal(PyObject_CallFunction(overrides::field(record, Field::watcher), "OsOOO", op.object,
+                                                      observe::to_string(by), given.get(), outputs.get(), where.get()));
+  }
+}
+
+}  // namespace
+
 void run(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, Results& results) {
   results.multiple = op.multiple;
-  const bool native = op.of(What::forward, Language::native).present && !python_first(op);
-  if (!native || !run_native(op, inputs, attributes, results)) run_python(op, inputs, attributes, results);
+  observe::By by = observe::By::native;
+  {
+    observe::Scope scope(op, What::forward);
+    const bool native = op.of(What::forward, Language::native).present && !python_first(op);
+    if (!native || !run_native(op, inputs, attributes, results)) {
+      scope.ran(by = observe::By::python);
+      run_python(op, inputs, attributes, results);
+    }
+    for (const ValueRef& value : results.values) scope.made(value);
+  }
+  if (overrides::active != 0 && Tape::current().walks == 0) [[unlikely]]
+    tell_watchers(op, inputs, results, by);
   if (!op.differentiable || results.values.size() == 0) return;
   bool differentiable = false;
   for (const ValueRef& value : results.values) differentiable = differentiable || is_differentiable(value->dtype);
@@ -627,6 +690,9 @@ void run(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, Results
 }
 
 namespace {
+/// Whether every forward has to take the way of `run`.
+bool observed() noexcept { return observe::looking != 0 || overrides::active != 0; }
+
 Ref result_to_python(const Op& op, ValueRef value) {
   if (!op.differentiable || !is_differentiable(value->dtype)) return to_plain(value);
   return Ref::steal(make_array(std::move(value)));
@@ -636,7 +702,7 @@ Ref result_to_python(const Op& op, ValueRef value) {
 Ref run_to_python(const Op& op, std::span<ValueRef> inputs, PyObject* attributes) {
   const Implementation& native = op.of(What::forward, Language::native);
   // A ufunc's own loop is what most calls come to: no list of results for those.
-  if (native.present && !native.native && !python_first(op)) [[likely]] {
+  if (native.present && !native.native && !observed() && !python_first(op)) [[likely]] {
     if (ValueRef value = run_elementwise(op, inputs)) [[likely]] {
       if (op.differentiable && is_differentiable(value->dtype)) record(op, inputs, attributes, {&value, 1});
       return result_to_python(op, std::move(value));
@@ -683,6 +749,9 @@ bool all_ones(const Value& g) noexcept {
       return false;
   }
 }
+
+// Below, the call of a loop costs more than what it does.
+constexpr std::int64_t kLargeProduct = 1024;
 
 void run_fused(Call& call, const mixgrad_registration& native) {
   const Value& output = *call.outputs[0];
@@ -733,13 +802,25 @@ void run_fused(Call& call, const mixgrad_registration& native) {
     kernels::Loop loop;
     loop.function = native.loops[i][dtype_index(dtype)];
     loop.output = dtype;
+    std::span<const View> given{operands, n + 2};
+    View factors[2];
+    if (trivial > MIXGRAD_TRIVIAL_TIMES && output.size >= kLargeProduct) {
+      // NumPy's product uses the widest registers of the machine.
+      static const Op& multiply = Registry::instance().get("multiply");
+      if (const kernels::Loop& product = multiply.ufunc.loop(dtype)) {
+        factors[0] = operands[0];
+        factors[1] = operands[trivial - MIXGRAD_TRIVIAL_TIMES];
+        loop = product;
+        given = factors;
+      }
+    }
     // The last result may overwrite g: nobody else sees it any more. `g` and the slot are two uses of one value.
     const bool over_g = i == last && !g_is_returned && g.get() == call.upstream[0].get() && g->uses == 2 &&
                         g->references == 1 && g->buffer->references == 1 && !g->buffer->foreign() && g->contiguous &&
                         g->bytes() == g->buffer->bytes && g->same_shape(output);
     ValueRef result = over_g ? make_alias(*g) : make_value(dtype, output.shape_span());
     // Fused gradient loops report no floating-point errors: what was raised is dropped.
-    kernels::elementwise(loop, {operands, n + 2}, result->view());
+    kernels::elementwise(loop, given, result->view());
     call.results[i] = std::move(result);
   }
 }
@@ -936,7 +1017,9 @@ void run_gradient(Call& call, const Choice& choice) {
   if (choice.override_record) {
     const RecordedGradient scope(call.recorded);
     const char* origin = PyUnicode_AsUTF8(overrides::field(choice.override_record, Field::origin));
+    PyObject* const outer = std::exchange(call.below, choice.override_record);
     run_whole(call, overrides::field(choice.override_record, Field::function), {"override", origin ? origin : "?"});
+    call.below = outer;
     return;
   }
   bool declined = false;
@@ -961,6 +1044,12 @@ void run_gradient(Call& call, Language language) {
     raise_error("MissingGradientError", "op.%s was called for op '%s', but its %s gradient cannot run here: %s",
                 to_string(language), call.op->name.c_str(), to_string(language),
                 reason.empty() ? "it declined this call" : reason.c_str());
+}
+
+observe::By by(const Choice& choice) noexcept {
+  if (choice.override_record) return observe::By::override_function;
+  return choice.implementation && choice.implementation->language == Language::native ? observe::By::native
+                                                                                      : observe::By::python;
 }
 
 std::string describe(const Choice& choice) {

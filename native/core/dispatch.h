@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "observe.h"
 #include "registry.h"
 #include "tape.h"
 
@@ -50,6 +51,7 @@ struct mixgrad_call {
   PyObject* attributes = nullptr;       ///< tuple of values in the op's order
   int argument = 0;                     ///< of an element-wise composition
   bool recorded = false;
+  PyObject* below = nullptr;                  ///< an override record: those up to it have had their turn
   std::vector<mixgrad::core::ValueRef> kept;  ///< what attributes handed out point to
   std::vector<std::vector<std::int64_t>> kept_integers;
 
@@ -102,8 +104,9 @@ void run_gradient(Call& call, Language language);
 /// Who is going to run, for messages: "native, mixgrad (ops/math.cpp:12)".
 std::string describe(const Choice& choice);
 
-/// Overrides and preferences in force: a linked list of tuples in a context variable, looked at only while any exist.
-/// Record: (previous, op object or None, language or None, function or None, differentiable, when or None, origin).
+/// Overrides, preferences and what watches forwards, in force: a linked list of tuples in a context variable, looked at
+/// only while any exist. Record: (previous, op object or None, language or None, function or None, differentiable, when
+/// or None, origin, forward watcher or None).
 namespace overrides {
 extern std::int64_t active;
 extern PyObject* variable;
@@ -114,6 +117,9 @@ PyObject* current(Ref& keep);
 /// Whether a fallback to Python, where a native gradient exists but declined, is a FallbackWarning, once per op. They
 /// are counted in any case.
 extern bool tell_fallbacks;
+
+/// Who runs by this choice.
+observe::By by(const Choice& choice) noexcept;
 
 [[noreturn]] void refuse_other_thread(const std::string& op);
 

@@ -286,7 +286,12 @@ bool op_declares_zero(const Op& op, std::size_t input) noexcept {
 class Walk {
  public:
   explicit Walk(const Backward& request)
-      : request_(request), tape_(request.tape), mask_(Mask{1} << request.bit), pass_(next_pass()) {}
+      : request_(request), tape_(request.tape), mask_(Mask{1} << request.bit), pass_(next_pass()) {
+    ++tape_.walks;
+  }
+  ~Walk() { --tape_.walks; }
+  Walk(const Walk&) = delete;
+  Walk& operator=(const Walk&) = delete;
 
   std::vector<ValueRef> run() {
     bounds();
@@ -448,10 +453,15 @@ class Walk {
     try {
       check_unchanged(call, pass_);
       const Choice choice = choose_gradient(call);
+      observe::Scope scope(*call.op, What::gradient, &entry.location);
+      observe::Keeps keeps(call);
+      scope.ran(by(choice));
       try {
         run_gradient(call, choice);
         check_none(call, choice);
         finish_results(call, choice);
+        keeps.check(call, by(choice));
+        for (const ValueRef& result : call.results) scope.made(result);
       } catch (...) {
         origin = describe(choice);
         throw;

@@ -3,6 +3,8 @@
 
 #include <structmember.h>
 
+#include <optional>
+
 #include "array.h"
 #include "convert.h"
 #include "engine.h"
@@ -29,6 +31,20 @@ Call& call_of(PyObject* self) {
 Ref argument(const Call& call, Value* value) {
   ValueRef ref = ValueRef::borrow(value);
   return call.recorded ? Ref::steal(make_array(std::move(ref))) : to_ndarray(ref);
+}
+
+/// The same call again, for another implementation.
+Call sibling(const Call& outer) {
+  Call call;
+  call.op = outer.op;
+  call.entry = outer.entry;
+  call.inputs = outer.inputs;
+  call.saved = outer.saved;
+  call.outputs = outer.outputs;
+  call.needs = outer.needs;
+  call.attributes = outer.attributes;
+  call.below = outer.below;
+  return call;
 }
 
 std::string input_label(const Op& op, std::size_t index) {
@@ -94,36 +110,52 @@ PyObject* needs_gradient(PyObject* self, PyObject* index) {
   });
 }
 
-PyObject* call_other(PyObject* self, PyObject* g, Language language) {
+/// What op.next(g), op.native(g) and op.python(g) give: one value per input. `recorded=False` computes on plain arrays
+/// and records nothing, whatever the backward pass does.
+PyObject* call_other(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords,
+                     std::optional<Language> language) {
   return guarded<PyObject*>(nullptr, [&] {
     const Call& outer = call_of(self);
+    bool recorded = outer.recorded;
+    const Py_ssize_t n_keywords = keywords ? PyTuple_GET_SIZE(keywords) : 0;
+    const bool known = n_keywords == 0 || (n_keywords == 1 && PyUnicode_CompareWithASCIIString(
+                                                                  PyTuple_GET_ITEM(keywords, 0), "recorded") == 0);
+    if (count != 1 || !known)
+      raise(PyExc_TypeError,
+            "another gradient of op '%s' is called with g, and recorded=False if it is to record nothing",
+            outer.op->name.c_str());
+    if (n_keywords == 1) {
+      const int truth = PyObject_IsTrue(arguments[1]);
+      if (truth < 0) throw PythonError();
+      recorded = recorded && truth == 1;
+    }
     const std::size_t n_outputs = outer.outputs.size();
     Few<ValueRef> upstream(n_outputs);
     if (outer.op->multiple) {
-      const Ref sequence = Ref::steal(PySequence_Fast(g, "g of an op with several outputs is a tuple"));
+      const Ref sequence = Ref::steal(PySequence_Fast(arguments[0], "g of an op with several outputs is a tuple"));
       if (static_cast<std::size_t>(PySequence_Fast_GET_SIZE(sequence.get())) != n_outputs)
         raise(PyExc_ValueError, "op '%s' has %zu outputs; g has another length", outer.op->name.c_str(), n_outputs);
       for (std::size_t i = 0; i < n_outputs; ++i)
         upstream[i] = to_value(PySequence_Fast_GET_ITEM(sequence.get(), static_cast<Py_ssize_t>(i)), "g");
     } else {
-      upstream[0] = to_value(g, "g");
+      upstream[0] = to_value(arguments[0], "g");
     }
     Few<ValueRef> results(outer.inputs.size());
-    Call call;
-    call.op = outer.op;
-    call.entry = outer.entry;
-    call.inputs = outer.inputs;
-    call.saved = outer.saved;
-    call.outputs = outer.outputs;
-    call.needs = outer.needs;
-    call.attributes = outer.attributes;
-    call.recorded = outer.recorded;
+    Call call = sibling(outer);
+    call.recorded = recorded;
     call.upstream = {upstream.data(), upstream.size()};
     call.results = {results.data(), results.size()};
+    std::optional<PausedTape> paused;
+    if (outer.recorded && !recorded) paused.emplace(Tape::current());
     prepare_upstream(call);
-    run_gradient(call, language);
     Choice choice;
-    choice.implementation = &call.op->of(What::gradient, language);
+    if (language) {
+      choice.implementation = &call.op->of(What::gradient, *language);
+      run_gradient(call, *language);
+    } else {
+      choice = choose_gradient(call);
+      run_gradient(call, choice);
+    }
     finish_results(call, choice);
     Ref tuple = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(results.size())));
     for (std::size_t i = 0; i < results.size(); ++i) {
@@ -134,8 +166,32 @@ PyObject* call_other(PyObject* self, PyObject* g, Language language) {
   });
 }
 
-PyObject* call_native(PyObject* self, PyObject* g) { return call_other(self, g, Language::native); }
-PyObject* call_python(PyObject* self, PyObject* g) { return call_other(self, g, Language::python); }
+PyObject* call_next(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {
+  return call_other(self, arguments, count, keywords, std::nullopt);
+}
+PyObject* call_native(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {
+  return call_other(self, arguments, count, keywords, Language::native);
+}
+PyObject* call_python(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {
+  return call_other(self, arguments, count, keywords, Language::python);
+}
+
+PyObject* get_where(PyObject* self, void*) {
+  return guarded<PyObject*>(nullptr, [&] {
+    const Call& call = call_of(self);
+    return call.entry ? location_tuple(call.entry->location).release() : Py_NewRef(Py_None);
+  });
+}
+
+PyObject* get_runs(PyObject* self, void*) {
+  return guarded<PyObject*>(nullptr, [&] {
+    const Call& outer = call_of(self);
+    Call call = sibling(outer);
+    call.recorded = outer.recorded;
+    call.upstream = outer.upstream;
+    return runs(call).release();
+  });
+}
 
 PyObject* entry_repr(PyObject* self) {
   return guarded<PyObject*>(nullptr, [&] {
@@ -156,13 +212,24 @@ PyGetSetDef entry_getset[] = {
     {"output", get_output, nullptr, "The output.", nullptr},
     {"outputs", get_outputs, nullptr, "The outputs, of an op with several.", nullptr},
     {"attributes", get_attributes, nullptr, "All other arguments by name, defaults filled in.", nullptr},
+    {"where", get_where, nullptr, "File and line where the op was called, if known.", nullptr},
+    {"runs", get_runs, nullptr, "What `next` would run: its language and its origin.", nullptr},
     {}};
+
+template <class Function>
+PyCFunction fastcall(Function* function) noexcept {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
+}
 
 PyMethodDef entry_methods[] = {
     {"needs_gradient", needs_gradient, METH_O,
      "needs_gradient($self, index, /)\n--\n\nWhether input `index` needs a gradient."},
-    {"native", call_native, METH_O, "native($self, g, /)\n--\n\nWhat the native gradient gives: one value per input."},
-    {"python", call_python, METH_O, "python($self, g, /)\n--\n\nWhat the Python gradient gives: one value per input."},
+    {"next", fastcall(call_next), METH_FASTCALL | METH_KEYWORDS,
+     "next($self, g, /, *, recorded=True)\n--\n\nWhat runs without the override that is running: one value per input."},
+    {"native", fastcall(call_native), METH_FASTCALL | METH_KEYWORDS,
+     "native($self, g, /, *, recorded=True)\n--\n\nWhat the native gradient gives: one value per input."},
+    {"python", fastcall(call_python), METH_FASTCALL | METH_KEYWORDS,
+     "python($self, g, /, *, recorded=True)\n--\n\nWhat the Python gradient gives: one value per input."},
     {}};
 
 PyType_Slot entry_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(plain_dealloc)},
@@ -311,6 +378,15 @@ void raise_not_saved(const std::string& op, const std::string& what) {
       "it. Add it to the op's `saves`, or put the override in force around the forward as well, which saves everything. "
       "Its shape, dtype, ndim and size can be read without",
       what.c_str(), op.c_str());
+}
+
+Ref runs(Call& call) {
+  std::vector<Candidate> why;
+  choose_gradient(call, &why);
+  for (const Candidate& candidate : why)
+    if (candidate.chosen)
+      return Ref::steal(Py_BuildValue("(ss)", candidate.language.c_str(), candidate.origin.c_str()));
+  return Ref::steal(Py_BuildValue("(ss)", "", ""));
 }
 
 Ref attributes_dict(const Op& op, PyObject* attributes) {

@@ -25,6 +25,9 @@ class EntryGuard {
 Ref not_saved(const Call& call, std::size_t index, bool output);
 [[noreturn]] void raise_not_saved(const std::string& op, const std::string& what);
 
+/// (language, origin) of the gradient that runs for a call; empty strings when none does.
+Ref runs(Call& call);
+
 /// A call's attributes by name.
 Ref attributes_dict(const Op& op, PyObject* attributes);
 

@@ -15,7 +15,6 @@ void load_plugin(const std::string& path, const std::string& module, bool replac
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) raise_error("PluginError", "plug-in '%s' cannot be loaded: %s", module.c_str(), dlerror());
   static auto* loaded = new std::set<void*>;
-  if (loaded->contains(library) && !replace) return;
   const auto* plugin = static_cast<const mixgrad_plugin*>(dlsym(library, MIXGRAD_PLUGIN_SYMBOL));
   if (!plugin)
     raise_error("PluginError",
@@ -31,7 +30,12 @@ void load_plugin(const std::string& path, const std::string& module, bool replac
         plugin->major > MIXGRAD_ABI_MAJOR || plugin->major == MIXGRAD_ABI_MAJOR
             ? "Upgrade mixgrad, or build the plug-in against it"
             : "Build the plug-in again");
-  Registry::instance().add_native(plugin->start(api_table()), module, replace);
+  const mixgrad_registration* registrations = plugin->start(api_table());
+  if (loaded->contains(library) && !replace) {
+    Registry::instance().restore_native(registrations, module);
+    return;
+  }
+  Registry::instance().add_native(registrations, module, replace);
   loaded->insert(library);
 }
 

@@ -193,6 +193,26 @@ void Registry::add_native(const mixgrad_registration* first, const std::string& 
   changed();
 }
 
+void Registry::restore_native(const mixgrad_registration* first, const std::string& module) {
+  NewOps new_ops;
+  for (const auto* node = first; node; node = node->next)
+    if (node->kind == MIXGRAD_KIND_OP && !find(node->op)) new_ops.declare(*node, origin_of(*node, module), false);
+  new_ops.accept();
+  for (const auto* node = first; node; node = node->next) {
+    if (node->kind == MIXGRAD_KIND_OP) continue;
+    const What what = node->kind == MIXGRAD_KIND_FORWARD ? What::forward : What::gradient;
+    if (Op* op = find(node->op)) {
+      if (!op->of(what, Language::native).native) attach(*op, *node, module);
+      continue;
+    }
+    auto& waiting = pending_[node->op];
+    const bool there = std::any_of(waiting.begin(), waiting.end(),
+                                   [node](const Pending& pending) { return pending.registration == node; });
+    if (!there) waiting.push_back({node, module});
+  }
+  changed();
+}
+
 std::vector<std::string> Registry::waiting() const {
   std::vector<std::string> names;
   for (const auto& item : pending_) names.push_back(item.first);

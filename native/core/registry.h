@@ -96,6 +96,7 @@ struct Op {
   std::uint32_t whole_reads = 0;
   kernels::Ufunc ufunc;
   int preferred = -1;  ///< by MIXGRAD_PREFER: a Language, or -1
+  Ref standing;        ///< an override record for all calls of this op's gradient, after those of contexts; null: none
 
   Implementation forwards[2];
   Implementation gradients[2];
@@ -133,6 +134,9 @@ class Registry {
   /// Registers a list of new ops and native implementations, all or none. Those of ops that are not registered yet wait
   /// for them. `replace`: take the place of what is there.
   void add_native(const mixgrad_registration* first, const std::string& module, bool replace = false);
+  /// Registers of such a list what has no native implementation: what was unregistered, with its op or alone, since the
+  /// list was first registered.
+  void restore_native(const mixgrad_registration* first, const std::string& module);
   /// Native implementations whose op never came.
   std::vector<std::string> waiting() const;
 

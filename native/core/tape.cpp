@@ -134,6 +134,7 @@ Entry& Tape::push(Mask windows, std::uint32_t n_outputs, std::uint32_t n_inputs)
     entry.n_outputs = 1;
     entry.lead = i;
     entry.watcher = -1;
+    entry.nanoseconds = 0;
     entry.saved = 0;
     if (!first) first = &entry;
     ++chunk->live;
@@ -342,6 +343,12 @@ Location outside_package() noexcept {
 }  // namespace
 
 void Location::set_package_folder(const std::string& folder) { package_folder = folder; }
+
+Ref location_tuple(const Location& location) {
+  if (!location.code) return Ref::borrow(Py_None);
+  auto* code = reinterpret_cast<PyCodeObject*>(location.code);
+  return Ref::steal(Py_BuildValue("(Oi)", code->co_filename, PyCode_Addr2Line(code, location.offset)));
+}
 
 Location Location::here() noexcept {
   const Location location = innermost();

@@ -28,6 +28,9 @@ struct Location {
   static void set_package_folder(const std::string& folder);
 };
 
+/// (file, line), or None.
+Ref location_tuple(const Location& location);
+
 /// One recorded operation. An op with several outputs takes as many consecutive positions: the first holds the
 /// operation, the others (no op, `lead` set) their output only.
 struct Entry {
@@ -41,9 +44,10 @@ struct Entry {
   Location location;
   std::uint32_t n_inputs;
   std::uint32_t n_outputs;
-  std::uint32_t lead;    ///< of a further output: how many positions before it the operation lies
-  std::int16_t watcher;  ///< of an identity: the bit of the window whose source it is
-  std::uint32_t saved;   ///< bits of the inputs whose data is kept (bit 30: all from 30 on); bit 31: the outputs'
+  std::uint32_t lead;         ///< of a further output: how many positions before it the operation lies
+  std::int16_t watcher;       ///< of an identity: the bit of the window whose source it is
+  std::uint32_t nanoseconds;  ///< that the forward took, while a profile looked on
+  std::uint32_t saved;        ///< bits of the inputs whose data is kept (bit 30: all from 30 on); bit 31: the outputs'
 };
 
 inline constexpr std::uint32_t kSavedOutput = 1u << 31;
@@ -112,6 +116,8 @@ class Tape {
   int for_each_object(Position start, Position end, Mask windows, visitproc visit, void* arg);
 
   Mask recording() const noexcept { return recording_; }
+  /// Backward passes that are under way: what they call is theirs.
+  int walks = 0;
   /// Windows that record every op on a value that was ever recorded (a checkpoint's): their bits.
   bool any_greedy() const noexcept { return greedy_ != 0; }
   void set_greedy(int bit, bool on) noexcept { greedy_ = on ? greedy_ | Mask{1} << bit : greedy_ & ~(Mask{1} << bit); }

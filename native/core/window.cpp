@@ -426,14 +426,43 @@ PyObject* window_external_inputs(PyObject* self, PyObject*) {
   });
 }
 
-PyObject* window_entries(PyObject* self, PyObject*) {
+/// (language, origin) of the gradient that an entry's op would run now.
+Ref runs(Entry& entry, Tape& tape, Position position, Mask own, bool recorded) {
+  if (!entry.op) return Ref::steal(Py_BuildValue("(ss)", "", ""));
+  std::vector<Value*> outputs;
+  std::vector<ValueRef> upstream;
+  for (std::uint32_t k = 0; k < entry.n_outputs; ++k) {
+    outputs.push_back(k == 0 ? entry.output : tape.at(position + k)->output);
+    upstream.push_back(make_zeros(outputs[k]->dtype, outputs[k]->shape_span()));
+  }
+  std::vector<std::uint8_t> needs;
+  for (std::uint32_t i = 0; i < entry.n_inputs; ++i)
+    needs.push_back((entry.inputs[i]->windows & own) != 0 && entry.inputs[i]->tape == tape.id());
+  Call call;
+  call.op = entry.op;
+  call.entry = &entry;
+  call.inputs = {entry.inputs, entry.n_inputs};
+  call.outputs = outputs;
+  call.upstream = upstream;
+  call.needs = needs;
+  call.saved = entry.saved;
+  call.attributes = entry.attributes ? entry.attributes : entry.op->defaults.get();
+  call.recorded = recorded;
+  return core::runs(call);
+}
+
+/// `recorded`: what would run in a backward pass that is itself recorded.
+PyObject* window_entries(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   return method(self, [&](WindowObject& window) {
+    const int recorded = count == 1 ? PyObject_IsTrue(arguments[0]) : 0;
+    if (recorded < 0) throw PythonError();
     Ref list = Ref::steal(PyList_New(0));
     if (window.state == State::fresh || window.state == State::closed) return list.release();
     const Mask own = Mask{1} << window.bit;
     for (Position p = window.start; p < end_of(window); ++p) {
-      const Entry* entry = window.tape->at(p);
+      Entry* entry = window.tape->at(p);
       if (!entry || !(entry->windows & own) || entry->lead) continue;
+      const Ref gradient = runs(*entry, *window.tape, p, own, recorded == 1);
       const Ref inputs = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(entry->n_inputs)));
       std::int64_t saved = 0;
       for (std::uint32_t i = 0; i < entry->n_inputs; ++i) {
@@ -441,19 +470,16 @@ PyObject* window_entries(PyObject* self, PyObject*) {
         if (entry->saved & saved_bit(i)) saved += static_cast<std::int64_t>(entry->inputs[i]->bytes());
       }
       if (entry->saved & kSavedOutput) saved += static_cast<std::int64_t>(entry->output->bytes());
-      Ref where = Ref::borrow(Py_None);
-      if (entry->location.code) {
-        auto* code = reinterpret_cast<PyCodeObject*>(entry->location.code);
-        where = Ref::steal(Py_BuildValue("(Oi)", code->co_filename, PyCode_Addr2Line(code, entry->location.offset)));
-      }
+      const Ref where = location_tuple(entry->location);
       const Value& output = *entry->output;
       const Ref shape = Ref::steal(PyTuple_New(output.ndim));
       for (int i = 0; i < output.ndim; ++i) PyTuple_SET_ITEM(shape.get(), i, PyLong_FromLongLong(output.shape[i]));
-      const Ref item =
-          Ref::steal(Py_BuildValue("{s:L,s:s,s:O,s:O,s:s,s:I,s:L,s:O}", "position", static_cast<long long>(p), "op",
-                                   entry->op ? entry->op->name.c_str() : "watch", "inputs", inputs.get(), "shape",
-                                   shape.get(), "dtype", dtype_name(output.dtype), "outputs", entry->n_outputs,
-                                   "saved_bytes", static_cast<long long>(saved), "where", where.get()));
+      const Ref item = Ref::steal(Py_BuildValue(
+          "{s:L,s:s,s:O,s:O,s:s,s:I,s:L,s:O,s:O,s:O,s:I}", "position", static_cast<long long>(p), "op",
+          entry->op ? entry->op->name.c_str() : "watch", "inputs", inputs.get(), "shape", shape.get(), "dtype",
+          dtype_name(output.dtype), "outputs", entry->n_outputs, "saved_bytes", static_cast<long long>(saved), "where",
+          where.get(), "runs", PyTuple_GET_ITEM(gradient.get(), 0), "origin", PyTuple_GET_ITEM(gradient.get(), 1), "ns",
+          entry->nanoseconds));
       if (PyList_Append(list.get(), item.get()) < 0) throw PythonError();
     }
     return list.release();
@@ -485,7 +511,8 @@ PyMethodDef window_methods[] = {
      "depends($self, array, /)\n--\n\nWhether the Array depends on a source of this window."},
     {"external_inputs", window_external_inputs, METH_NOARGS,
      "external_inputs($self, /)\n--\n\nArrays recorded before this window that its entries use."},
-    {"entries", window_entries, METH_NOARGS, "entries($self, /)\n--\n\nA description of each entry."},
+    {"entries", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(window_entries)), METH_FASTCALL,
+     "entries($self, recorded=False, /)\n--\n\nA description of each entry; recorded: its gradient in a recorded pass."},
     {}};
 
 PyGetSetDef window_getset[] = {{"n_entries", window_n_entries, nullptr, "Positions taken so far.", nullptr},

@@ -22,9 +22,10 @@ Array integers(const Call& op, std::int64_t length) {
   const Array array = Array::own(index.array);
   if (array.dtype() != Dtype::int64) return {};
   Array places = contiguous(array);
-  for (const std::int64_t i : places.elements<std::int64_t>())
-    if (i < -length || i >= length) return {};
-  return places;
+  // One question about all of them: this loop is vectorised.
+  bool fit = true;
+  for (const std::int64_t i : places.elements<std::int64_t>()) fit = fit & (i >= -length) & (i < length);
+  return fit ? places : Array();
 }
 
 /// Rows of one array that are picked by integers from another: how many, and how large.
@@ -49,6 +50,10 @@ Array gather(const Array& base, const Array& places) {
   return dispatch(base.dtype(), [&]<class T>() {
     const T* from = base.data<T>();
     T* to = out.mutable_data<T>();
+    if (rows.items == 1) {
+      for (const std::int64_t i : places.elements<std::int64_t>()) *to++ = from[i < 0 ? i + v.shape[0] : i];
+      return out;
+    }
     for (const std::int64_t i : places.elements<std::int64_t>()) {
       const T* row = from + (i < 0 ? i + v.shape[0] : i) * rows.items;
       __builtin_memcpy(to, row, static_cast<std::size_t>(rows.items) * sizeof(T));
@@ -80,6 +85,13 @@ Array scatter(const Array& values, const Shape& shape, const Call& op) {
   return dispatch(dtype, [&]<class T>() {
     const T* from = packed.data<T>();
     T* to = out.mutable_data<T>();
+    if (rows.items == 1) {
+      for (const std::int64_t i : places.elements<std::int64_t>()) {
+        T& sum = to[i < 0 ? i + shape[0] : i];
+        sum = (Scalar<T>(sum) + Scalar<T>(*from++)).value;
+      }
+      return out;
+    }
     for (const std::int64_t i : places.elements<std::int64_t>()) {
       T* row = to + (i < 0 ? i + shape[0] : i) * rows.items;
       for (std::int64_t k = 0; k < rows.items; ++k) row[k] = (Scalar<T>(row[k]) + Scalar<T>(from[k])).value;
@@ -89,16 +101,21 @@ Array scatter(const Array& values, const Shape& shape, const Call& op) {
   });
 }
 
+/// What an index selects; empty where it is of another kind.
+Array select(const Array& a, const Call& op) {
+  if (const Array part = basic_part(a, op); !part.empty()) return part;
+  const mixgrad_view v = a.view();
+  if (v.ndim == 0 || !v.contiguous) return {};
+  const Array places = integers(op, v.shape[0]);
+  return places.empty() ? Array() : gather(a, places);
+}
+
 }  // namespace
 
 MIXGRAD_REGISTER_FORWARD(getitem) {
-  const Array a = op.input();
-  if (const Array part = basic_part(a, op); !part.empty()) return part;
-  const mixgrad_view v = a.view();
-  if (v.ndim == 0 || !v.contiguous) return decline;
-  const Array places = integers(op, v.shape[0]);
-  if (places.empty()) return decline;
-  return gather(a, places);
+  const Array part = select(op.input(), op);
+  if (part.empty()) return decline;
+  return part;
 }
 
 MIXGRAD_REGISTER_GRADIENT(getitem) {
@@ -117,7 +134,9 @@ MIXGRAD_REGISTER_FORWARD(index_add) {
 
 MIXGRAD_REGISTER_GRADIENT(index_add) {
   static constinit detail::NamedOp getitem{"getitem"};
-  const Array part = getitem(g, {op.pass("index")});
+  Array part;
+  if (!op.is_recorded()) part = select(g, op);
+  if (part.empty()) part = getitem(g, {op.pass("index")});
   // Values that were broadcast are Python's.
   if (!(Shape(part.shape()) == Shape(op.input_shape()))) return decline;
   return part;

@@ -6,36 +6,15 @@
 namespace mixgrad {
 namespace {
 
-bool is_absent(const mixgrad_attribute& a) {
-  return a.kind == MIXGRAD_ATTRIBUTE_NONE || a.kind == MIXGRAD_ATTRIBUTE_MISSING;
-}
-
 /// Whether every element takes part.
-bool is_whole(const Call& op) {
-  const mixgrad_attribute where = op.attribute("where");
-  return is_absent(where) || (where.kind == MIXGRAD_ATTRIBUTE_BOOL && where.integer != 0);
-}
+bool is_whole(const Call& op) { return op.is_none("where") || op.is("where", true); }
 
 /// Whether nothing but axis and keepdims is given.
-bool is_plain(const Call& op) {
-  return is_whole(op) && is_absent(op.attribute("initial")) && is_absent(op.attribute("dtype"));
-}
-
-/// The number of elements that become one; 1 where there are none, so that it can divide.
-std::int64_t count_of(std::span<const std::int64_t> shape, std::uint64_t axes) {
-  std::int64_t n = 1;
-  for (std::size_t i = 0; i < shape.size(); ++i)
-    if (axes >> i & 1) n *= shape[i];
-  return n ? n : 1;
-}
+bool is_plain(const Call& op) { return is_whole(op) && op.is_none("initial") && op.is_none("dtype"); }
 
 /// A reduction's output (or its gradient) with the reduced axes back, of length one.
 Array with_axes(const Array& x, std::span<const std::int64_t> shape, std::uint64_t axes) {
-  if (x.ndim() == shape.size()) return x;
-  Shape kept(shape);
-  for (std::size_t i = 0; i < shape.size(); ++i)
-    if (axes >> i & 1) kept[i] = 1;
-  return reshape(x, kept);
+  return x.ndim() == shape.size() ? x : reshape(x, kept(shape, axes));
 }
 
 Results reduce(const Call& op, const char* kernel) {
@@ -73,10 +52,10 @@ MIXGRAD_REGISTER_FORWARD(mean) {
   const std::uint64_t axes = op.axes("axis", x.ndim());
   // NumPy's own call warns of the mean of nothing.
   if (x.size() == 0) return decline;
-  const std::int64_t count = count_of(x.shape(), axes);
+  const std::int64_t elements = count(x.shape(), axes);
   Array out = kernel::reduce("add", x, axes, op.attribute<bool>("keepdims"));
   dispatch(x.dtype(), [&]<class T>() {
-    const Scalar<T> divisor(static_cast<double>(count));
+    const Scalar<T> divisor(static_cast<double>(elements));
     for (T& item : out.mutable_elements<T>()) item = (Scalar<T>(item) / divisor).value;
   });
   return out;
@@ -86,7 +65,7 @@ MIXGRAD_REGISTER_GRADIENT(mean) {
   if (!is_whole(op)) return decline;
   const auto shape = op.input_shape();
   const std::uint64_t axes = op.axes("axis", shape.size());
-  const Array share = with_axes(g, shape, axes) / static_cast<double>(count_of(shape, axes));
+  const Array share = with_axes(g, shape, axes) / static_cast<double>(count(shape, axes));
   return broadcast_to(share, Shape(shape));
 }
 

@@ -37,18 +37,33 @@ def test_top_level(sdist_files: set[str]) -> None:
         "native",
         "noxfile.py",
         "pyproject.toml",
+        "pytest_mixgrad",
         "tests",
     }
 
 
 def test_only_sources(sdist_files: set[str]) -> None:
     suffixes = {Path(file).suffix for file in sdist_files - {".ci/run", ".clang-format", "LICENSE", "PKG-INFO"}}
-    assert suffixes <= {".cmake", ".cpp", ".h", ".hpp", ".in", ".json", ".md", ".py", ".pyi", ".toml", ".txt", ".typed"}
+    assert suffixes <= {
+        ".cmake",
+        ".cpp",
+        ".h",
+        ".hpp",
+        ".html",
+        ".in",
+        ".json",
+        ".md",
+        ".py",
+        ".pyi",
+        ".toml",
+        ".txt",
+        ".typed",
+    }
 
 
 def test_every_tracked_source_is_in(sdist_files: set[str]) -> None:
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         pytest.skip("needs a git checkout, and git")
-    command = ["git", "-c", "safe.directory=*", "ls-files", "mixgrad", "native", "tests"]
+    command = ["git", "-c", "safe.directory=*", "ls-files", "mixgrad", "native", "pytest_mixgrad", "tests"]
     tracked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     assert {file for file in tracked if (ROOT / file).exists()} <= sdist_files

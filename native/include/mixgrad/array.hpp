@@ -293,6 +293,22 @@ class Axis {
   Shape axes_;
 };
 
+/// A shape with the axes of these bits of length one, as a reduction with keepdims leaves it.
+inline Shape kept(std::span<const std::int64_t> shape, std::uint64_t axes) {
+  Shape kept(shape);
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    if (axes >> i & 1) kept[i] = 1;
+  return kept;
+}
+/// How many elements of an array of this shape a reduction over these axes makes one of; 1 where there are none, so
+/// that it can divide.
+inline std::int64_t count(std::span<const std::int64_t> shape, std::uint64_t axes) {
+  std::int64_t n = 1;
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    if (axes >> i & 1) n *= shape[i];
+  return n ? n : 1;
+}
+
 // --- Array ----------------------------------------------------------------------------------------------------------
 
 /// A value, perhaps recorded on the tape: an owning handle, cheap to copy. An empty one stands for zero where a

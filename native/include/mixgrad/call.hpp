@@ -101,6 +101,16 @@ class Call {
       return convert<T>(a);
     }
   }
+  /// Whether the attribute is None, or the op has none of this name.
+  bool is_none(const char* name) const {
+    const mixgrad_attribute a = attribute(name);
+    return a.kind == MIXGRAD_ATTRIBUTE_NONE || a.kind == MIXGRAD_ATTRIBUTE_MISSING;
+  }
+  /// Whether the attribute is True (or False), and nothing that could stand for it.
+  bool is(const char* name, bool value) const {
+    const mixgrad_attribute a = attribute(name);
+    return a.kind == MIXGRAD_ATTRIBUTE_BOOL && (a.integer != 0) == value;
+  }
   std::string attribute(const char* name, const char* otherwise) const {
     return attribute<std::string>(name, std::string(otherwise));
   }

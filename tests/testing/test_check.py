@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checkers are checked: each finds every fault that is planted, and none where there is none."""
+"""check_gradient finds every fault that is planted, and none where there is none."""
 
 from __future__ import annotations
 
+import ctypes
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
 
 import mixgrad
 import mixgrad.numpy as mnp
-from mixgrad import Sample, errors
-from mixgrad.testing import assert_no_leaks, check_gradient, check_parity
+from mixgrad import errors
+from mixgrad.testing import check_gradient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,7 +73,7 @@ class TestCheckGradient:
             seen.append(x.dtype)
             return x * x
 
-        check_gradient(f, np.ones(2, np.float32))
+        check_gradient(f, np.ones(2, np.float32), variants=False)
         assert set(seen) == {np.dtype(np.float64)}
 
     def test_kinks_take_any_subgradient(self) -> None:
@@ -166,7 +167,7 @@ PLANTED: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("name", PLANTED)
 def test_every_planted_fault_is_found(name: str, product: Any) -> None:
     f = product(PLANTED[name])
-    with pytest.raises((errors.CheckError, errors.GradientCountError, errors.GradientShapeError, ValueError)):
+    with pytest.raises(errors.CheckError):
         check_gradient(f, X, W)
 
 
@@ -181,72 +182,122 @@ def test_a_fault_of_second_order_only_is_found(product: Any) -> None:
         check_gradient(f, X, W, order=2)
 
 
-class TestCheckParity:
-    @pytest.fixture
-    def plant(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-        """Puts a gradient in the place of the one in Python."""
+class Wrong:
+    """Gradients of ``x * w`` that are right on paper and wrong in use."""
 
-        def plant(gradient: Any) -> None:
-            def prefer(language: Any, name: str) -> Any:
-                return (
-                    mixgrad.override_gradient(name, gradient)
-                    if language == "python"
-                    else mixgrad.prefer(language, name)
-                )
+    kept: ClassVar[list[Any]] = []
 
-            monkeypatch.setattr("mixgrad.testing.prefer", prefer)
+    @staticmethod
+    def keeps_g(op: Any, g: Any) -> Any:
+        Wrong.kept.append(g)
+        return g * op.inputs[1], g * op.inputs[0]
 
-        return plant
+    @staticmethod
+    def not_linear(op: Any, g: Any) -> Any:
+        g = np.clip(g, -1.6, 1.6)
+        return g * op.inputs[1], g * op.inputs[0]
 
-    def test_counts_what_was_compared(self) -> None:
-        assert check_parity("multiply") > 0
-        assert check_parity(mixgrad.registry["multiply"], [Sample(X, W)]) == 1
+    @staticmethod
+    def reads_single_precision(op: Any, g: Any) -> Any:
+        x, w = (value.astype(np.float32).astype(value.dtype) for value in op.inputs)
+        return g * w, g * x
 
-    def test_a_wrong_value_is_found(self, plant: Any) -> None:
-        plant(lambda op, g: (g * op.inputs[1], g * op.inputs[0] * 1.0001))
-        with pytest.raises(errors.CheckError) as caught:
-            check_parity("multiply", [Sample(X, W)])
-        report = str(caught.value)
-        assert (
-            "op 'multiply', sample 0 (float64[3, 2], float64[2]): the gradient of input 1: 2 of 2 elements differ"
-            in report
-        )
-        assert "first element [0]: Python gives" in report
+    @staticmethod
+    def refuses_zero_strides(op: Any, g: Any) -> Any:
+        if not all(g.strides):
+            raise TypeError("cannot do that with strides of 0")
+        return g * op.inputs[1], g * op.inputs[0]
 
-    def test_a_wrong_second_order_is_found(self, plant: Any) -> None:
-        plant(lambda op, g: (g * mixgrad.stop_gradient(op.inputs[1]), g * op.inputs[0]))
-        with pytest.raises(errors.CheckError, match="second-order gradient of input 1"):
-            check_parity("multiply", [Sample(X, W)])
-        assert check_parity("multiply", [Sample(X, W)], order=1) == 1
+    @staticmethod
+    def refuses_no_elements(op: Any, g: Any) -> Any:
+        g.reshape(-1)[0]
+        return g * op.inputs[1], g * op.inputs[0]
 
-    def test_nothing_to_compare(self) -> None:
-        f = mixgrad.register_op("testing_no_native")(lambda x: x)
-        try:
-            with pytest.raises(errors.CheckError, match=r"forward: python; gradient: none"):
-                check_parity(f, [Sample(X)])
-        finally:
-            mixgrad.unregister("testing_no_native")
+    @staticmethod
+    def refuses_single_numbers(op: Any, g: Any) -> Any:
+        return g * op.inputs[1], g[...] * len(op.inputs[0]) / len(op.inputs[0]) * op.inputs[0]
 
-    def test_declined_every_sample(self) -> None:
-        with pytest.raises(errors.CheckError, match="declined every sample"):
-            check_parity("multiply", [])
+    @staticmethod
+    def wrong_when_large(op: Any, g: Any) -> Any:
+        x, w = op.inputs
+        return g * w, g * np.minimum(x, 20.0)
+
+    @staticmethod
+    def wrong_in_single_precision(op: Any, g: Any) -> Any:
+        x, w = op.inputs
+        return g * w * (1.001 if g.dtype == np.float32 else 1.0), g * x
+
+    @staticmethod
+    def writes_into_what_is_saved(op: Any, g: Any) -> Any:
+        x, w = op.inputs
+        result = g * w, g * x
+        memory: Any = (ctypes.c_double * x.size).from_address(x.ctypes.data)
+        memory[0] = 7.0
+        return result
 
 
-class TestAssertNoLeaks:
-    def test_passes(self) -> None:
-        with assert_no_leaks():
-            mixgrad.grad(lambda x: mnp.sum(x * x))(X)
+@pytest.mark.parametrize(
+    ("gradient", "report"),
+    [
+        (Wrong.keeps_g, r"gradient of \w+: it leaves behind .*1 arrays: it keeps what it was given"),
+        (Wrong.not_linear, r"gradient of \w+: that of input 0 is not linear in what arrives: element \[\d, \d\] is .* and not"),
+        (Wrong.reads_single_precision, "not computed in double precision: a change of the arguments in the tenth digit"),
+        (Wrong.refuses_zero_strides, "it fails: TypeError: cannot do that with strides of 0"),
+        (Wrong.refuses_no_elements, "with arrays of no elements: it fails: IndexError"),
+        (Wrong.refuses_single_numbers, "with single numbers: it fails: TypeError"),
+        (Wrong.wrong_when_large, "at 30 times the arguments: that of input 1, of shape .* is wrong at"),
+        (Wrong.wrong_in_single_precision, "in single precision: that of input 0 is not what it is in double precision"),
+        (Wrong.writes_into_what_is_saved, r"the gradient of op '\w+' \(.*test_check.py:\d+\) writes into an input"),
+    ],
+)  # fmt: skip
+def test_the_report_says_what_is_wrong_in_use(gradient: Any, report: str, product: Any) -> None:
+    # Numbers that single precision has exactly, and a tolerance that lets its rounding pass.
+    x, w = np.array([[0.5, 1.5], [2.0, 0.75]]), np.array([2.0, 0.25])
+    with pytest.raises(errors.CheckError, match=report):
+        check_gradient(product(gradient), x, w, rtol=1e-4, signs=False)
+    Wrong.kept.clear()
 
-    def test_finds_what_stays(self) -> None:
-        kept = []
-        with (
-            pytest.raises(errors.CheckError, match=r"left behind .*1 arrays"),
-            assert_no_leaks(),
-            mixgrad.Tape() as tape,
-        ):
-            kept.append(tape.watch(1.0))
-        kept.clear()
 
-    def test_lets_an_exception_pass(self) -> None:
-        with pytest.raises(ZeroDivisionError), assert_no_leaks():
-            raise ZeroDivisionError
+def test_one_argument_alone_is_made_negative() -> None:
+    def exponent_below_zero(op: Any, g: Any) -> Any:
+        _, y = op.inputs
+        return op.next(g)[0], op.next(g)[1] * np.where(y < 0, 2.0, 1.0)
+
+    # With both negative the power has no real value.
+    x, y = np.array([1.5, 2.5]), np.array([0.7, 1.3])
+    with (
+        mixgrad.override_gradient("power", exponent_below_zero),
+        pytest.raises(errors.CheckError, match="with number 1 of its arguments negative: that of input 1"),
+    ):
+        check_gradient(np.power, x, y, variants=False)
+
+
+def test_what_a_function_does_not_take_is_not_asked_of_it() -> None:
+    asked = []
+
+    def f(x: Any) -> Any:
+        asked.append((x.shape, x.dtype.name))
+        if x.dtype != np.float64 or x.ndim != 1 or not x.size or abs(float(mixgrad.stop_gradient(x[0]))) > 10:
+            raise ValueError("not that")
+        return x * x
+
+    check_gradient(f, np.array([0.5, 2.0]))
+    assert {shape for shape, _ in asked} == {(2,), (0,), ()}
+    assert {name for _, name in asked} == {"float64", "float32"}
+
+
+def test_variants_may_be_left_out() -> None:
+    def f(x: Any) -> Any:
+        assert x.shape == (2,)
+        assert x.dtype == np.float64
+        assert abs(float(mixgrad.stop_gradient(x[0]))) < 1
+        return x * x
+
+    check_gradient(f, np.array([0.5, 2.0]), variants=False)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-6, 1e6, 40.0])
+def test_cancellation_is_no_fault(size: float) -> None:
+    check_gradient(mixgrad.nn.softmax, size * X)
+    check_gradient(mnp.tanh, size * X)
+    check_gradient(lambda x: mnp.log(mnp.sum(mnp.exp(-x * x))), X)
