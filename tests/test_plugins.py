@@ -50,8 +50,8 @@ def build_native(package: Path, into: Path) -> None:
 def test_new_plugin_builds_and_passes_its_tests(tmp_path: Path) -> None:
     new_plugin("my-gradients", tmp_path / "package")
     package = tmp_path / "package"
-    build_native(package, package / "my_gradients")
-    out = run(sys.executable, "-m", "pytest", "-q", "tests", cwd=package, PYTHONPATH=str(package))
+    build_native(package, package / "src" / "my_gradients")
+    out = run(sys.executable, "-m", "pytest", "-q", "tests", cwd=package, PYTHONPATH=str(package / "src"))
     assert "3 passed" in out
 
 
@@ -170,9 +170,9 @@ def test_the_example_of_a_package(tmp_path: Path) -> None:
     """Built as it stands, moved step by step, and its own tests."""
     package = tmp_path / "package"
     shutil.copytree(Path(__file__).parents[1] / "examples" / "plugins" / "black_scholes", package)
-    build_native(package, package / "black_scholes")
-    out = run(sys.executable, "steps.py", "1000", cwd=package)
+    build_native(package, package / "src" / "black_scholes")
+    out = run(sys.executable, "steps.py", "1000", cwd=package, PYTHONPATH=str(package / "src"))
     steps = [line.split("  ")[0].strip() for line in out.splitlines()[3:]]
     assert steps == ["none", "bs_cdf", "bs_cdf, bs_d1", "bs_cdf, bs_d1, bs_discount"]
-    out = run(sys.executable, "-m", "pytest", "-q", "tests", cwd=package, PYTHONPATH=str(package))
+    out = run(sys.executable, "-m", "pytest", "-q", "tests", cwd=package, PYTHONPATH=str(package / "src"))
     assert "7 passed" in out

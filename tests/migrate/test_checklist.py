@@ -376,17 +376,19 @@ def test_black_scholes(tmp_path: Path) -> None:
     if compiler is None:
         pytest.skip("needs g++")
     shutil.copytree(ROOT / "examples" / "plugins" / "black_scholes", tmp_path, dirs_exist_ok=True)
-    with (tmp_path / "pyproject.toml").open("a") as file:
-        file.write('\n[tool.mixgrad]\nmodules = ["black_scholes"]\nrequire-native = ["bs_cdf", "mul"]\n')
+    settings = tmp_path / "pyproject.toml"
+    settings.write_text(
+        settings.read_text().replace('require-native = ["bs_cdf", ', 'require-native = ["mul", "bs_cdf", ')
+    )
     sources = sorted(str(path) for path in (tmp_path / "native").glob("*.cpp"))
     flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{cpp.get_include()}"]
-    subprocess.run([compiler, *flags, *sources, "-o", "black_scholes/native.so"], cwd=tmp_path, check=True)
+    subprocess.run([compiler, *flags, *sources, "-o", "src/black_scholes/native.so"], cwd=tmp_path, check=True)
 
     def command(*arguments: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "mixgrad", *arguments],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            env={**os.environ, "PYTHONPATH": str(tmp_path / "src")},
             capture_output=True,
             text=True,
             check=False,
