@@ -7,11 +7,15 @@ import inspect
 import json
 import keyword
 import os
+import pickle
 import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +24,12 @@ import numpy as np
 from mixgrad import _core
 from mixgrad.errors import MissingGradientError
 from mixgrad.migrate.tracing import Node, Traced, TracedFloat, TracedInt, Tracer, UntranslatableError
-from mixgrad.registry import registry
+from mixgrad.registry import Sample, registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from mixgrad.registry import Op, Sample
+    from mixgrad.registry import Op
 
 __all__ = ["Scaffold", "scaffold", "translate"]
 
@@ -114,16 +118,16 @@ _FUNCTIONS = {
     },
 }
 """Functions that C++ has for arrays; all of them take arrays alone."""
-_FUSED = {
-    "absolute": "abs",
-    **{
-        name: cpp
-        for name, cpp in _FUNCTIONS.items()
-        if name
-        not in ("ceil", "floor", "logaddexp", "logaddexp2", "reciprocal", "rint", "square", "trunc", "fmax", "fmin")
-    },
-}
+_FUSED = {**_FUNCTIONS, "absolute": "abs"}
 """Functions that C++ has for the numbers of a loop too."""
+_SYMMETRIC = {"fmax", "fmin", "logaddexp", "logaddexp2", "maximum", "minimum"}
+"""Those of them that need one of the loop's own numbers in the first place."""
+_COMPLEX = {
+    *("arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "conj", "conjugate", "cos", "cosh", "exp", "exp2"),
+    *("expm1", "log", "log10", "log1p", "log2", "power", "reciprocal", "sign", "sin", "sinh", "sqrt", "square", "tan"),
+    *("tanh", "where"),
+}
+"""Those of them that it has for the complex numbers of a loop."""
 _WIDTH = 100
 _WORDS = frozenset(
     [
@@ -199,13 +203,39 @@ class _Program:
     results: list[Node | str | None]
     attributes: dict[str, Any]
     looked_at: set[str]
-    complex: bool
+    inputs: list[Any]
+    outputs: tuple[Any, ...]
+    varied: bool
+    body: str = ""
+
+    @property
+    def complex(self) -> bool:
+        return any(x.dtype.kind == "c" for x in (*self.inputs, *self.outputs))
+
+
+class _Attributes(Mapping[str, Any]):
+    """Attributes, and which of them were looked at."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self._given = given
+        self.looked_at: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._given:
+            self.looked_at.add(name)
+        return self._given[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._given)
+
+    def __len__(self) -> int:
+        return len(self._given)
 
 
 class _Entry:
     """The ``op`` of a gradient of all inputs at once."""
 
-    def __init__(self, op: Op, inputs: list[Traced], outputs: Any, attributes: dict[str, Any]) -> None:
+    def __init__(self, op: Op, inputs: list[Traced], outputs: Any, attributes: Mapping[str, Any]) -> None:
         self.name, self.inputs, self.attributes = op.name, tuple(inputs), attributes
         self.outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         self.output = self.outputs[0]
@@ -214,11 +244,13 @@ class _Entry:
         return True
 
 
-def _trace(op: Op, sample: Sample) -> _Program:
-    bound = inspect.signature(op).bind(*sample.args, **sample.attributes)
-    bound.apply_defaults()
+def _trace(op: Op, sample: Sample, *, varied: bool = False) -> _Program:
+    bound = _bound(op, sample)
     inputs = [np.asarray(bound.arguments[name]) for name in op.inputs]
-    inputs = [x.astype(np.float64) if x.dtype.kind in "iu" and i == 0 else x for i, x in enumerate(inputs)]
+    inputs = [x.astype(np.float64) if x.dtype.kind in "iu" and i == 0 else x.view() for i, x in enumerate(inputs)]
+    for x in inputs:
+        # As on the tape.
+        x.flags.writeable = False
     given = {name: bound.arguments[name] for name in op.attributes}
     with np.errstate(all="ignore"):
         found = op(*inputs, **given) if not isinstance(op.forward, np.ufunc) else op(*inputs)
@@ -232,9 +264,65 @@ def _trace(op: Op, sample: Sample) -> _Program:
         Traced(Node("g", str(i), value=rng.uniform(0.5, 1.5, y.shape).astype(y.dtype))) for i, y in enumerate(found)
     )
     out, g = (outputs, upstream) if op.multiple else (outputs[0], upstream[0])
-    attributes = {name: _attribute(name, value) for name, value in given.items()}
-    results, taken = _results(op, arguments, out, g, attributes)
-    return _Program(results, given, taken, any(x.dtype.kind == "c" for x in (*inputs, *found)))
+    attributes = _Attributes({name: _attribute(name, value) for name, value in given.items()})
+    results = _results(op, arguments, out, g, attributes)
+    return _Program(results, given, attributes.looked_at, inputs, found, varied)
+
+
+def _bound(op: Op, sample: Sample) -> inspect.BoundArguments:
+    bound = inspect.signature(op).bind(*sample.args, **sample.attributes)
+    bound.apply_defaults()
+    return bound
+
+
+# --- the same call, a little different ----------------------------------------------------------------------------------
+
+_CHANGES: tuple[Callable[[Any], Any], ...] = (
+    lambda a: np.resize(np.roll(a, 1), [n + (n > 1) for n in a.shape]),
+    lambda a: np.resize(np.roll(a, 1), [n + (n > 0) for n in a.shape]),
+    lambda a: np.stack([a, a]),
+    lambda a: a.astype(np.float32) if a.dtype == np.float64 else a,
+    lambda a: a * (1 + 0.25j) if a.dtype.kind == "f" else a,
+)
+"""Longer axes and other numbers, one axis more, single precision, complex numbers."""
+_OTHERS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+    bool: lambda value: (not value,),
+    int: lambda value: (value + 1, value - 1),
+    float: lambda value: (1.25 * value + 0.25,),
+    type(None): lambda _: (0, 0.5, True),
+}
+"""Other values of an attribute."""
+
+
+def variations(op: Op, sample: Sample, attributes: Iterable[str]) -> Iterator[Sample]:
+    """Calls that differ from a sample in one respect. The op may refuse some of them."""
+    arguments = _bound(op, sample).arguments
+    for change in _CHANGES:
+        yield Sample(
+            **{
+                name: change(np.asarray(value)) if name in op.inputs or isinstance(value, np.ndarray) else value
+                for name, value in arguments.items()
+            }
+        )
+    for name in attributes:
+        for other in _OTHERS.get(type(arguments[name]), lambda _: ())(arguments[name]):
+            yield Sample(**{**arguments, name: other})
+
+
+def _programs(op: Op, samples: Iterable[Sample]) -> Iterator[_Program]:
+    """What the gradient does on the samples and on their variations: what decides about it must show as a difference."""
+    for sample in samples:
+        try:
+            program = _trace(op, sample)
+        except (TypeError, ValueError, FloatingPointError):
+            # Samples of another dtype than the op takes with plain arrays.
+            continue
+        yield program
+        for variation in variations(op, sample, sorted(program.looked_at)):
+            try:
+                yield _trace(op, variation, varied=True)
+            except Exception:  # noqa: BLE001, S112  the op itself refuses what makes no sense
+                continue
 
 
 def _attribute(name: str, value: Any) -> Any:
@@ -245,39 +333,39 @@ def _attribute(name: str, value: Any) -> Any:
     return value
 
 
-def _results(
-    op: Op, inputs: list[Traced], out: Any, g: Any, attributes: dict[str, Any]
-) -> tuple[list[Node | str | None], set[str]]:
-    """What is returned for each input, and which attributes the gradient is given."""
+def _results(op: Op, inputs: list[Traced], out: Any, g: Any, attributes: _Attributes) -> list[Node | str | None]:
+    """What is returned for each input."""
+    whole, functions = _python_gradient(op)
+    tracer = Tracer()
+    if whole is not None:
+        try:
+            returned = tracer.run(whole, _Entry(op, inputs, out, attributes), g)
+        except Exception as error:  # noqa: BLE001  whatever stops it is the gap
+            return [_gap(error)] * len(inputs)
+        returned = returned if isinstance(returned, (tuple, list)) else (returned,)
+        return [_result(one) for one in returned]
+    results: list[Node | str | None] = []
+    for function in functions:
+        if function is None:
+            results.append(None)
+            continue
+        parameters = inspect.signature(function).parameters
+        taken = {name: attributes[name] for name in attributes if name in parameters}
+        try:
+            results.append(_result(tracer.run(function, g, *inputs, out, **taken)))
+        except Exception as error:  # noqa: BLE001  whatever stops it is the gap
+            results.append(_gap(error))
+    return results
+
+
+def _python_gradient(op: Op) -> tuple[Callable[..., Any] | None, list[Callable[..., Any] | None]]:
     found = _core.python_gradient(op)
     if found is None:
         raise MissingGradientError(
             f"op '{op.name}' has no Python gradient of all its inputs to translate; register one with "
             f'@mixgrad.register_gradient("{op.name}")'
         )
-    whole, functions = found
-    tracer = Tracer()
-    if whole is not None:
-        try:
-            returned = tracer.run(whole, _Entry(op, inputs, out, attributes), g)
-        except Exception as error:  # noqa: BLE001  whatever stops it is the gap
-            return [_gap(error)] * len(inputs), set(attributes)
-        returned = returned if isinstance(returned, (tuple, list)) else (returned,)
-        return [_result(one) for one in returned], set(attributes)
-    results: list[Node | str | None] = []
-    given: set[str] = set()
-    for function in functions:
-        if function is None:
-            results.append(None)
-            continue
-        parameters = inspect.signature(function).parameters
-        taken = {name: value for name, value in attributes.items() if name in parameters}
-        given |= set(taken)
-        try:
-            results.append(_result(tracer.run(function, g, *inputs, out, **taken)))
-        except Exception as error:  # noqa: BLE001  whatever stops it is the gap
-            results.append(_gap(error))
-    return results, given
+    return found
 
 
 def _result(value: Any) -> Node | str | None:
@@ -301,6 +389,7 @@ class _Writer:
         self.statements: list[str] = []
         self.constants: dict[str, float] = {}
         self.reads: set[str] = set()
+        self.functions: set[str] = set()
         self._texts: dict[Node, str] = {}
         self._written: dict[str, str] = {}
         self._uses: dict[Node, int] = {}
@@ -329,9 +418,10 @@ class _Writer:
             if not isinstance(value, np.inexact):
                 return _literal(value)
             # A number of NumPy's has a dtype, unlike Python's: that of the output, where gradients make one.
-            if self.fused:
-                raise UntranslatableError("a number with a dtype has no form for the numbers of a loop")
-            return f"scalar(op.output_dtype(), {_literal(value)})"
+            if self.fused and len(self.op.inputs) > 1:
+                raise UntranslatableError("a number with a dtype decides that of a loop over inputs of several dtypes")
+            number = _literal(value)
+            return number if self.fused else f"scalar(op.output_dtype(), {_bare(number)})"
         if value in self._texts:
             return self._texts[value]
         if value.kind == "g":
@@ -382,14 +472,17 @@ class _Writer:
             sign, level = _OPERATORS[name]
             # Which of & and == binds closer is nothing to wonder about.
             inner = (level, level + 1) if level >= 5 else (5, 5) if level >= 3 else (7, 7)
-            return f"{self.array(arguments[0], inner[0])} {sign} {self.array(arguments[1], inner[1])}", level
+            return f"{_bare(self.array(arguments[0], inner[0]))} {sign} {self.array(arguments[1], inner[1])}", level
         if name in _PREFIX and plain and len(arguments) == 1:
             return f"{_PREFIX[name]}{self.array(arguments[0], 8)}", 7
         functions = _FUSED if self.fused else _FUNCTIONS
         if self.fused and name == "where" and not (isinstance(arguments[0], Node) and arguments[0].name in _TRUTHS):
             raise UntranslatableError("a condition that is no comparison has no form for the numbers of a loop")
         if name in functions and plain:
-            return f"{functions[name]}({', '.join(map(self.array, arguments))})", 9
+            self.functions.add(name)
+            if self.fused and name in _SYMMETRIC and not isinstance(arguments[0], Node):
+                arguments = arguments[::-1]
+            return f"{functions[name]}({', '.join(_bare(self.array(one)) for one in arguments)})", 9
         if self.fused:
             raise UntranslatableError(f"`{name}` has no form for the numbers of a loop")
         if name in ("reshape", "broadcast_to") and plain and len(arguments) == 2:
@@ -418,15 +511,18 @@ class _Writer:
             if key not in bound.arguments:
                 continue
             value = bound.arguments[key]
-            raw = value.value if isinstance(value, Node) else value
-            if key in self.attributes and raw is not None and _same(self.attributes[key], raw):
+            if self.is_own(key, value):
                 attributes.append(f'op.pass("{key}")')
             elif not (isinstance(value, (str, bool, type(None))) and value == defaults[key]):
                 attributes.append(f'{{"{key}", {self.option(value)}}}')
-            elif key in self.attributes and _same(self.attributes[key], raw):
-                attributes.append(f'op.pass("{key}")')
         listed = f", {{{', '.join(attributes)}}}" if attributes else ""
         return f'call("{other.name}", {{{", ".join(inputs)}}}{listed})'
+
+    def is_own(self, name: str, value: Any) -> bool:
+        """Whether a value is that attribute of the op itself."""
+        if isinstance(value, Node):
+            return value.kind == "attribute" and value.name == name
+        return name in self.attributes and _same(self.attributes[name], value)
 
     def option(self, value: Any) -> str:
         if isinstance(value, bool):
@@ -463,8 +559,7 @@ class _Writer:
         return f"{self.array(of, 9)}.shape()"
 
     def axes(self, axis: Any, shape: Any) -> str:
-        raw = axis.value if isinstance(axis, Node) else axis
-        if "axis" not in self.attributes or not _same(self.attributes["axis"], raw):
+        if not self.is_own("axis", axis):
             raise UntranslatableError("axes that are computed in Python")
         return f'op.axes("axis", {self.span(shape)}.size())'
 
@@ -519,6 +614,11 @@ def _name(name: str) -> str:
     return f"{name}_" if (name in _WORDS and name not in ("g", "op")) or keyword.iskeyword(name) else name
 
 
+def _bare(text: str) -> str:
+    """A negative number without brackets, where no sign stands before it."""
+    return re.sub(r"^\((-[^()]*)\)$", r"\1", text)
+
+
 def _literal(value: Any) -> str:
     if isinstance(value, (bool, np.bool_)):
         return "1.0" if value else "0.0"
@@ -531,6 +631,8 @@ def _literal(value: Any) -> str:
             return f"{sign}std::numeric_limits<double>::{'quiet_NaN' if np.isnan(number) else 'infinity'}()"
         text = repr(number)
         return f"({text})" if number < 0 else text
+    if isinstance(value, (complex, np.complexfloating)):
+        return f"Complex<double>{{{float(value.real)!r}, {float(value.imag)!r}}}"
     if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biuf":
         return _literal(value[()])
     raise UntranslatableError(f"a constant {type(value).__name__}, {value!r:.60}")
@@ -556,9 +658,11 @@ class Scaffold:
     files : list of Path
         What was written.
     proof : str
-        What the check of parity said: empty if it was not run, or passed.
+        What the check said: empty if it was not run, or passed.
     proved : bool
         Whether it was built and passed the check.
+    parity : dict of str to float
+        The largest difference from Python in each dtype that was compared, relative to the largest element.
     """
 
     op: str
@@ -568,19 +672,28 @@ class Scaffold:
     files: list[Path] = field(default_factory=list)
     proof: str = ""
     proved: bool = False
+    parity: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def translated(self) -> bool:
+        """Whether there are no gaps but calls that are recognised and left to Python."""
+        return all(gap.startswith(_DECLINES) for gap in self.gaps)
+
+    @property
+    def fused(self) -> bool:
+        """Whether it is written as one loop per input."""
+        return "static const Elementwise " in self.source
 
     def __str__(self) -> str:
+        gaps = [gap for gap in self.gaps if not gap.startswith(_DECLINES)]
+        form = " as one loop per input" * self.fused
         lines = [
-            f"op '{self.op}': "
-            + (
-                "translated"
-                if not self.gaps
-                else f"translated, with {len(self.gaps)} gap{'s' if len(self.gaps) > 1 else ''}"
-            )
+            f"op '{self.op}': translated{form}" + (f", with {len(gaps)} gap{'s' * (len(gaps) > 1)}" if gaps else "")
         ]
-        lines += [f"  gap: {gap}" for gap in self.gaps]
+        lines += [f"  gap: {gap}" if gap in gaps else f"  {gap}" for gap in self.gaps]
         lines += [f"  wrote {file}" for file in self.files]
-        lines.append(f"  {'built; parity proved' if self.proved else self.proof or 'not built'}")
+        errors = ", ".join(f"{dtype} ({error:.0e})".replace("0e+00", "0") for dtype, error in self.parity.items())
+        lines.append(f"  built; parity proved: {errors}" if self.proved else f"  {self.proof or 'not built'}")
         return "\n".join(lines)
 
 
@@ -590,24 +703,33 @@ def translate(op: Op, samples: Iterable[Sample] | None = None, *, fuse: bool = F
         return _block(op, None, ["it takes a list of arrays: one statement per op cannot say what is done for each"]), [
             "an op on a list of arrays"
         ]
-    given = list(op.samples() if samples is None and op.samples is not None else samples or ())
-    programs = []
-    for sample in given:
-        try:
-            programs.append(_trace(op, sample))
-        except (TypeError, ValueError, FloatingPointError):
-            # Samples of another dtype than the op takes with plain arrays.
-            continue
+    given = list(_samples(op, samples))
+    _python_gradient(op)
+    with warnings.catch_warnings():
+        # Variations leave the range that a gradient is made for.
+        warnings.simplefilter("ignore")
+        programs = list(_programs(op, given))
     if not programs:
         raise ValueError(f"op '{op.name}' has no sample calls to trace; give some: op(..., samples=...) or samples=")
-    written: dict[str, tuple[_Text, list[_Program]]] = {}
+    texts: dict[str, _Text] = {}
     for program in programs:
         text = _write(op, program, fuse=fuse)
-        written.setdefault(text.body, (text, []))[1].append(program)
-    best, same = max(written.values(), key=lambda item: (not item[0].gaps, len(item[1])))
-    others = [program for _, group in written.values() for program in group if group is not same]
-    guards, gaps = _guards(op, same, others)
-    return _block(op, best, guards), best.gaps + gaps
+        program.body = text.body
+        texts[text.body] = text
+
+    def rank(text: _Text) -> tuple[bool, int, int]:
+        varied = [program.varied for program in programs if program.body == text.body]
+        return not text.gaps, varied.count(False), varied.count(True)
+
+    best = max(texts.values(), key=rank)
+    same, others = ([p for p in programs if (p.body == best.body) is mine] for mine in (True, False))
+    # Where nothing is translated, nothing needs to be told apart.
+    guards, gaps = _guards(op, same, others) if len(best.gaps) < len(op.inputs) else ([], [])
+    if best.fused and any(not _is_complex_guard(guard) for guard in guards):
+        # Loops cannot decline.
+        return translate(op, given)
+    best.complex = best.functions <= _COMPLEX and any(program.complex for program in same)
+    return _block(op, best, guards), best.gaps + ([] if best.fused else gaps)
 
 
 @dataclass
@@ -618,6 +740,8 @@ class _Text:
     constants: dict[str, float]
     gaps: list[str]
     fused: bool
+    functions: set[str] = field(default_factory=set)
+    complex: bool = False
 
 
 def _write(op: Op, program: _Program, *, fuse: bool) -> _Text:
@@ -685,7 +809,7 @@ def _hoist(body: str) -> str:
 def _write_fused(op: Op, program: _Program) -> _Text:
     if not op.broadcasts or op.multiple or program.attributes:
         raise UntranslatableError("it is not element-wise")
-    lambdas, constants = [], {}
+    lambdas, constants, functions = [], {}, set()
     for result in program.results:
         if isinstance(result, str):
             raise UntranslatableError(result)
@@ -696,52 +820,115 @@ def _write_fused(op: Op, program: _Program) -> _Text:
         writer.count(result)
         text = writer.array(result)
         constants.update(writer.constants)
+        functions |= writer.functions
         everything = " ".join([text, *writer.statements])
         parameters = ["g", *map(_name, op.inputs), "out"]
         listed = ", ".join(f"auto {p}" if re.search(rf"\b{p}\b", everything) else "auto" for p in parameters)
         lines = [*writer.statements, f"return {text};"]
         body = f" {lines[0]} " if len(lines) == 1 else "".join(f"\n      {line}" for line in lines) + "\n    "
         lambdas.append(f"[]({listed}) {{{body}}}")
-    return _Text(",\n    ".join(lambdas), constants, [], True)
+    return _Text(",\n    ".join(lambdas), constants, [], True, functions)
+
+
+_DECLINES = "it declines where"
 
 
 def _guards(op: Op, same: list[_Program], others: list[_Program]) -> tuple[list[str], list[str]]:
-    """Where the block declines: attributes for which the gradient does something else."""
+    """Where the block declines: calls for which the gradient does something else, or might."""
     guards, gaps = [], []
-    if any(program.complex for program in others) and not any(program.complex for program in same):
-        dtypes = ["op.output_dtype()", *(f"op.input_dtype({i})" for i in range(len(op.inputs)))]
-        guards.append(f"if ({' || '.join(f'is_complex({dtype})' for dtype in dtypes)}) return decline;")
-        gaps.append("it declines where a dtype is complex: Python does something else there")
-        others = [program for program in others if not program.complex]
-    for name in op.attributes:
-        if name not in same[0].looked_at:
-            continue
-        mine = {_kind(program.attributes[name]) for program in same}
-        theirs = {_kind(program.attributes[name]) for program in others}
-        if len(mine) == 1 and not (theirs <= mine):
-            (kind,) = mine
-            test = {
-                "None": f'!op.is_none("{name}")',
-                "True": f'!op.is("{name}", true)',
-                "False": f'!op.is("{name}", false)',
-                "int": f'op.attribute("{name}").kind != MIXGRAD_ATTRIBUTE_INT',
-            }.get(kind)
-            if test is None and kind.startswith("'"):
-                test = f'op.attribute<std::string>("{name}") != {json.dumps(kind[1:-1])}'
-            if test is not None:
-                guards.append(f"if ({test}) return decline;")
-                gaps.append(f"it declines where {name} is not {kind}: Python does something else there")
-                others = [program for program in others if _kind(program.attributes[name]) == kind]
+    body, everything = same[0].body, [*same, *others]
+    conditions = list(_conditions(op, same[0]))
+
+    def add(guard: _Guard, verb: str = "does") -> None:
+        nonlocal others
+        guards.append(f"if ({guard.test}) return decline;")
+        gaps.append(f"{_DECLINES} {guard.what}: Python {verb} something else there")
+        others = [program for program in others if not guard.holds(program)]
+
+    for guard in conditions:
+        if any(map(guard.holds, others)) and not any(map(guard.holds, same)):
+            add(guard)
+        elif guard.attribute and f'"{guard.attribute}"' not in body and not any(map(guard.holds, everything)):
+            # It was looked at, and no call with another value could be tried.
+            add(guard, "might do")
+    for guard in conditions:
+        # Rather than all calls, some are left to Python that it would take, if none of them is a sample.
+        if others and all(map(guard.holds, others)) and not any(guard.holds(p) for p in same if not p.varied):
+            add(guard)
     if others:
-        gaps.append("it is not the same for all sample calls: shapes or values decide what it does")
-        guards.append("return decline;  // GAP: shapes or values decide what the Python gradient does")
+        return ["return decline;  // GAP: shapes or values decide what the Python gradient does"], [
+            "it is not the same for all sample calls: shapes or values decide what it does"
+        ]
     return guards, gaps
 
 
+@dataclass
+class _Guard:
+    """A condition in C++ and in words: that something is not as in one call. Of an attribute, or of arrays."""
+
+    test: str
+    what: str
+    of: Callable[[_Program], Any]
+    one: _Program
+    attribute: str = ""
+
+    def holds(self, program: _Program) -> bool:
+        return bool(self.of(program) != self.of(self.one))
+
+
+def _conditions(op: Op, one: _Program) -> Iterator[_Guard]:
+    """Conditions that do not hold for this call."""
+    if not one.complex:
+        dtypes = ["op.output_dtype()", *(f"op.input_dtype({i})" for i in range(len(op.inputs)))]
+        test = " || ".join(f"is_complex({dtype})" for dtype in dtypes)
+        yield _Guard(test, "a dtype is complex", lambda program: program.complex, one)
+    for name in filter(one.looked_at.__contains__, op.attributes):
+        value = one.attributes[name]
+        if test := _KIND_TESTS.get(_kind(value), "").format(name):
+            # An integer of another kind declines where it is read.
+            tried = "" if type(value) is int else name
+            yield _Guard(test, f"{name} is not {_kind(value)}", partial(_kind_of, name), one, tried)
+        if type(value) in _VALUE_TESTS:
+            test = f'op.attribute<{_VALUE_TESTS[type(value)]}>("{name}") != {json.dumps(value)}'
+            yield _Guard(test, f"{name} is not {value!r}", partial(_value_of, name), one, name)
+    dtype = one.outputs[0].dtype
+    if dtype.kind == "f":
+        test = f"op.output_dtype() != Dtype::{dtype.name}"
+        yield _Guard(test, f"the dtype is not {dtype.name}", lambda program: program.outputs[0].dtype, one)
+    for i, x in enumerate(one.inputs):
+        test = f"op.input_shape({i or ''}).size() != {x.ndim}"
+        what = f"{op.inputs[i]} does not have {x.ndim} {'axis' if x.ndim == 1 else 'axes'}"
+        yield _Guard(test, what, partial(_ndim_of, i), one)
+
+
+def _kind_of(name: str, program: _Program) -> str:
+    return _kind(program.attributes[name])
+
+
+def _value_of(name: str, program: _Program) -> tuple[str, str]:
+    value = program.attributes[name]
+    return _kind(value), repr(value)
+
+
+def _ndim_of(i: int, program: _Program) -> int:
+    return int(program.inputs[i].ndim)
+
+
+_KIND_TESTS = {
+    "None": '!op.is_none("{}")',
+    "True": '!op.is("{}", true)',
+    "False": '!op.is("{}", false)',
+    "int": 'op.attribute("{}").kind != MIXGRAD_ATTRIBUTE_INT',
+}
+_VALUE_TESTS = {int: "std::int64_t", float: "double", str: "std::string"}
+
+
+def _is_complex_guard(guard: str) -> bool:
+    return guard.startswith("if (is_complex(")
+
+
 def _kind(value: Any) -> str:
-    if value is None or isinstance(value, (bool, str)):
-        return repr(value)
-    return type(value).__name__
+    return repr(value) if value is None or isinstance(value, bool) else type(value).__name__
 
 
 def _comment(text: str) -> str:
@@ -760,7 +947,11 @@ def _block(op: Op, text: _Text | None, guards: Sequence[str]) -> str:
     lines += [f"static constexpr double {_name(name)} = {value!r};" for name, value in text.constants.items()]
     if text.fused:
         return "\n".join(
-            [*lines, f'static const Elementwise {op.name}_{{"{op.name}", real_only,', f"    {text.body}}};"]
+            [
+                *lines,
+                f'static const Elementwise {op.name}_{{"{op.name}",{"" if text.complex else " real_only,"}',
+                f"    {text.body}}};",
+            ]
         )
     stops = any(guard.startswith("return") for guard in guards)
     body = "\n".join(guards) if stops else "\n".join([*guards, text.body])
@@ -774,12 +965,18 @@ def _indent(text: str) -> list[str]:
 _HEAD = "#include <mixgrad/mixgrad.hpp>\n\nusing namespace mixgrad;\n\n"
 _TEST = '''"""The native gradient of {op} beside the Python one."""
 
+from pathlib import Path
+
 {imports}import mixgrad
-from mixgrad.testing import check_parity
+from mixgrad.migrate import verify
 
 
 def test_{name}() -> None:
-    assert check_parity(mixgrad.registry["{op}"]) > 0
+    # Where the package builds it, this line can go.
+    mixgrad.cpp.load(Path(__file__).with_name("{op}.cpp"), replace=True)
+    report = verify(["{op}"])
+    assert report.passed, report
+    assert report.ops[0].proved
 '''
 
 
@@ -794,9 +991,11 @@ def scaffold(
 ) -> Scaffold:
     """Translate an op's Python gradient into C++, build it, and compare the two.
 
-    The gradient runs on stand-ins, which note what it does with them: what is the same for all of the op's sample calls is
-    written as C++, with the names of the Python code. Data-dependent control flow and functions that are no ops are gaps,
-    where the C++ gradient declines and Python's runs.
+    The gradient runs on stand-ins, which note what it does with them, for all sample calls and for variations of them: other
+    shapes, numbers, dtypes and attributes. What is the same for all is written as C++, with the names of the Python code.
+    Where an attribute, a dtype or a number of axes decides what it does, the C++ gradient declines all but one case. Where
+    nothing so simple does, and for data-dependent control flow and functions that are no ops, there is a gap: the C++ gradient
+    declines and Python's runs.
 
     Parameters
     ----------
@@ -809,9 +1008,9 @@ def scaffold(
     samples : iterable of Sample, optional
         Calls to trace; the op's own when left out.
     modules : sequence of str
-        What registers the op: imported by the test, and before the check.
+        What registers the op: imported by the test, and before the check. The module of its forward when left out.
     prove : bool
-        Build it, and compare it with Python in a process of its own.
+        Build it, and verify it in a process of its own, on the samples and on variations of them.
 
     Returns
     -------
@@ -833,8 +1032,10 @@ def scaffold(
     <BLANKLINE>
     """
     target = op if isinstance(op, _core.Op) else registry[op]
-    source, gaps = translate(target, samples, fuse=fuse)
+    given = list(_samples(target, samples))
+    source, gaps = translate(target, given, fuse=fuse)
     source = f"{_HEAD}{source}\n"
+    modules = modules or [name for name in [_module(target)] if name.partition(".")[0] not in ("mixgrad", "__main__")]
     imports = "".join(f"import {module}\n" for module in modules)
     test = _TEST.format(op=target.name, name=re.sub(r"\W", "_", target.name), imports=imports)
     files: list[Path] = []
@@ -847,30 +1048,77 @@ def scaffold(
                 raise FileExistsError(f"{path} exists; nothing was written. Remove it, or choose another folder")
         for path, text in zip(files, (source, test), strict=True):
             path.write_text(text, encoding="utf-8")
-    proof = prove_parity({target.name: source}, modules)[target.name] if prove else ""
-    return Scaffold(target.name, source, test, gaps, files, proof, prove and not proof)
+    made = Scaffold(target.name, source, test, gaps, files)
+    if not prove:
+        return made
+    if _module(target) == "__main__" and not modules:
+        # The process that proves it cannot import it.
+        return replace(
+            made, proof="not built: a program's own op; move it to a module, and name that (modules=, --module)"
+        )
+    proof, parity = prove_parity({target.name: source}, modules, {target.name: given})[target.name]
+    return replace(made, proof=proof, proved=not proof, parity=parity)
 
 
-def prove_parity(sources: dict[str, str], modules: Sequence[str] = ()) -> dict[str, str]:
-    """Builds gradients by the names of their ops, and compares them with Python's in another process.
+def _samples(op: Op, samples: Iterable[Sample] | None) -> Iterable[Sample]:
+    return (op.samples or tuple)() if samples is None else samples
 
-    Returns what is wrong with each: nothing if it agrees.
+
+def _module(op: Op) -> str:
+    """The module that registers an op: NumPy's functions are forwards of others' ops."""
+    functions = [
+        op.forward,
+        *(f for part in _python_gradient(op) for f in (part if isinstance(part, list) else [part])),
+    ]
+    modules = (getattr(function, "__module__", None) for function in functions)
+    return next((name for name in modules if name and name.partition(".")[0] != "numpy"), "mixgrad")
+
+
+def proving_calls(op: Op, samples: Iterable[Sample]) -> list[Sample]:
+    """The samples, and those variations of some that the op and its Python gradient take."""
+    given = list(samples)
+    found = []
+    for sample in given[:_VARIED]:
+        for variation in variations(op, sample, op.attributes):
+            try:
+                program = _trace(op, variation)
+            except Exception:  # noqa: BLE001, S112  the op itself refuses what makes no sense
+                continue
+            if not any(isinstance(result, str) for result in program.results):
+                found.append(variation)
+    return given + found
+
+
+_VARIED = 3
+"""How many samples are varied for the proof."""
+
+
+def prove_parity(
+    sources: dict[str, str],
+    modules: Sequence[str] = (),
+    samples: dict[str, list[Sample]] | None = None,
+) -> dict[str, tuple[str, dict[str, float]]]:
+    """Builds gradients by the names of their ops, and verifies them in another process.
+
+    Returns what is wrong with each, which is nothing if it agrees with Python's, and the largest error by dtype.
     """
+    calls = {name: (samples or {}).get(name, _samples(registry[name], None)) for name in sources}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        calls = {name: proving_calls(registry[name], given) for name, given in calls.items()}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scaffold.cpp"
         # One translation unit: the headers are read once. Constants of one name do not meet.
         parts = [f"namespace part{i} {{\n{text.removeprefix(_HEAD)}}}\n" for i, text in enumerate(sources.values())]
         path.write_text(_HEAD + "".join(parts), encoding="utf-8")
-        task = json.dumps({"modules": list(modules), "path": str(path), "ops": list(sources)})
+        task = pickle.dumps({"modules": list(modules), "path": str(path), "samples": calls})
         done = subprocess.run(
             [sys.executable, "-m", "mixgrad.migrate.proof"],
             input=task,
             capture_output=True,
-            text=True,
             check=False,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
         )
     if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        return dict.fromkeys(sources, f"not built: {lines[-1] if lines else done.returncode}\n{done.stderr}")
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+        return dict.fromkeys(sources, (f"not built: {done.stderr.decode().strip() or done.returncode}", {}))
+    return {name: tuple(verdict) for name, verdict in json.loads(done.stdout.splitlines()[-1]).items()}

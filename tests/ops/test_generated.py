@@ -138,10 +138,11 @@ def checkable(op: Op) -> list[Sample]:
 )
 def test_gradients_against_differences(op: Op, language: Literal["python", "native"]) -> None:
     with mixgrad.prefer(language), np.errstate(all="ignore"):
-        for sample in checkable(op):
+        for number, sample in enumerate(checkable(op)):
             f, arrays = sample_call(op, sample)
             try:
-                check_gradient(f, *arrays, order=2, signs=False)
+                # Points around each sample would come to the same places over and over.
+                check_gradient(f, *arrays, order=2, signs=False, variants=number < 3)
             except mixgrad.errors.CheckError as error:
                 raise AssertionError(f"{op.name}: {sample!r}") from error
 

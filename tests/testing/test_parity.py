@@ -74,3 +74,14 @@ def test_a_sample_call_keeps_nothing() -> None:
     f, arrays = sample_call(mixgrad.registry["multiply"], Sample(X, W))
     with assert_no_leaks():
         mixgrad.vjp(f, *arrays)
+
+
+def test_a_gradient_that_declines_everything_is_not_proved_by_its_forward() -> None:
+    op = mixgrad.op(np.tanh, name="parity_declines", samples=lambda: [mixgrad.Sample(np.ones(3))], numpy=())
+    op.gradient(lambda g, x, out: g * (1 - out * out))
+    mixgrad.cpp.load_inline("MIXGRAD_REGISTER_GRADIENT(parity_declines) { return decline; }", name="parity_declines")
+    try:
+        with pytest.raises(errors.CheckError, match="the native gradient declined every sample, so nothing was compared"):
+            check_parity(op)
+    finally:
+        mixgrad.unregister("parity_declines")
