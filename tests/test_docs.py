@@ -43,8 +43,8 @@ def code_of_the_project() -> list[tuple[str, str]]:
     """The blocks that are no program of their own and no session: they show code of the project."""
     shown = []
     for page in PAGES:
-        if page.name == "gradients_in_cpp.md":
-            # Its blocks are whole programs: tests/test_gradients_in_cpp.py runs them.
+        if page.name in ("gradients_in_cpp.md", "tutorial.md"):
+            # Tests of their own run all of these: test_gradients_in_cpp.py, packaging/test_tutorial.py.
             continue
         text = page.read_text()
         python = blocks(text, "python")[1:] if page.name == "README.md" else blocks(text, "python")

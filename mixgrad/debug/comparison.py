@@ -112,6 +112,14 @@ def plain(value: Any) -> Any:
     return _core.value(value) if type(value) is _core.Array else value
 
 
+def warn_at(where: tuple[str, int] | None, text: str, category: type[Warning]) -> None:
+    """Warns of the line where an op was called: that of the backward pass says nothing."""
+    if where is None:
+        warnings.warn(text, category, stacklevel=3)
+    else:
+        warnings.warn_explicit(text, category, *where)
+
+
 def origins(name: str) -> tuple[str, str]:
     """Who registered the native and the Python gradient of an op."""
     has = _core.implementations(_core.find_op(name))["gradient"]
@@ -195,7 +203,7 @@ def compare_gradients(
             if on_mismatch == "raise":
                 raise GradientMismatchError(str(mismatch))
             if on_mismatch == "warn":
-                warnings.warn(str(mismatch), GradientMismatchWarning, stacklevel=2)
+                warn_at(op.where, str(mismatch), GradientMismatchWarning)
         return native
 
     targets = [None] if ops is None else [op if isinstance(op, _core.Op) else registry[op] for op in ops]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import itertools
 import tempfile
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 import numpy as np
 
 from mixgrad import _core
-from mixgrad.debug.comparison import Comparison, compare_call, mismatch_of, origins, plain
+from mixgrad.debug.comparison import Comparison, compare_call, mismatch_of, origins, plain, warn_at
 from mixgrad.debug.saved_calls import save
 from mixgrad.errors import DemotionWarning, GradientMismatchWarning, MissingGradientError, RegistrationError
 from mixgrad.registry import caller, promotion_states, record, registry
@@ -231,11 +230,11 @@ class _Guard:
         text = f"op '{op.name}'{at}: the native gradient ({native}) is not as good as Python's ({python}): {reason}"
         again = f"To reproduce it: python -m mixgrad replay {file}"
         if not self.demote:
-            warnings.warn(f"{text}. {again}", GradientMismatchWarning, stacklevel=3)
+            warn_at(op.where, f"{text}. {again}", GradientMismatchWarning)
             return
         _demotions[op.name] = reason
         _put(self.op, "off", None, f"its demotion: {reason}")
-        warnings.warn(f"{text}. Python's gradient runs from now on. {again}", DemotionWarning, stacklevel=3)
+        warn_at(op.where, f"{text}. Python's gradient runs from now on. {again}", DemotionWarning)
 
 
 def _all_finite(gradients: Iterable[Any]) -> bool:

@@ -81,7 +81,9 @@ def test_a_gradient_that_declines_everything_is_not_proved_by_its_forward() -> N
     op.gradient(lambda g, x, out: g * (1 - out * out))
     mixgrad.cpp.load_inline("MIXGRAD_REGISTER_GRADIENT(parity_declines) { return decline; }", name="parity_declines")
     try:
-        with pytest.raises(errors.CheckError, match="the native gradient declined every sample, so nothing was compared"):
+        with pytest.raises(
+            errors.CheckError, match="the native gradient declined every sample, so nothing was compared"
+        ):
             check_parity(op)
     finally:
         mixgrad.unregister("parity_declines")
