@@ -42,6 +42,7 @@ from mixgrad.transforms import (
 
 if TYPE_CHECKING:
     from mixgrad import cpp, debug, migrate, testing
+    from mixgrad.debug import missing_gradients
     from mixgrad.migrate import set_promotion
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "jvp",
     "load_plugins",
     "migrate",
+    "missing_gradients",
     "nn",
     "numpy",
     "op",
@@ -83,7 +85,14 @@ __all__ = [
     "vjp",
 ]
 
-_ON_FIRST_USE = {"cpp": "", "debug": "", "migrate": "", "set_promotion": "migrate", "testing": ""}
+_ON_FIRST_USE = {
+    "cpp": "",
+    "debug": "",
+    "migrate": "",
+    "missing_gradients": "debug",
+    "set_promotion": "migrate",
+    "testing": "",
+}
 """Modules, and functions with the module that they are in: imported when first used."""
 
 

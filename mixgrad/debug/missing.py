@@ -80,7 +80,7 @@ def missing_gradients(f: Callable[..., Any], *args: Any) -> MissingReport:
     >>> @mixgrad.register_op(name="twice_example")
     ... def twice(x):
     ...     return 2.0 * x
-    >>> print(mixgrad.debug.missing_gradients(lambda x: np.sum(twice(np.sin(x))), np.ones(3)))  # doctest: +ELLIPSIS
+    >>> print(mixgrad.missing_gradients(lambda x: np.sum(twice(np.sin(x))), np.ones(3)))  # doctest: +ELLIPSIS
     twice_example  no gradient (1 call, first at ...)
     >>> mixgrad.unregister("twice_example")
     """

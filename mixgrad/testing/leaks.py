@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from mixgrad import _core
+from mixgrad.debug.memory import live_buffers, track_buffers
 from mixgrad.errors import CheckError
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def _more(before: dict[str, int]) -> dict[str, int]:
 def assert_no_leaks() -> Iterator[None]:
     """For a ``with`` block: after it, mixgrad's live buffers, arrays, entries and tapes are as many as before.
 
-    Arrays made before the block may be used in it; what the block makes must be gone at its end.
+    Arrays made before the block may be used in it; what the block makes must be gone at its end. The error lists what is left, by
+    the op and line that made it, and the op whose gradient keeps it.
 
     Examples
     --------
@@ -45,9 +47,12 @@ def assert_no_leaks() -> Iterator[None]:
     """
     gc.collect()
     before = _core.counters()
-    yield
-    left = left_since(before)
-    if left:
-        raise CheckError(
-            f"the block left behind {left}. Something still holds an Array or a Tape: a global, a closure, an exception's traceback"
-        )
+    with track_buffers():
+        yield
+        left = left_since(before)
+        if left:
+            made = "".join(f"\n  {one}" for one in live_buffers()[:10])
+            raise CheckError(
+                f"the block left behind {left}. Something still holds an Array or a Tape: a global, a closure, an exception's "
+                f"traceback, or a gradient that keeps what it was given{made and ':'}{made}"
+            )

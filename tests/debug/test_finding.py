@@ -12,7 +12,8 @@ import pytest
 import mixgrad
 import mixgrad.numpy as mnp
 from mixgrad import debug
-from mixgrad.errors import MixgradError, NonFiniteError
+from mixgrad.errors import CheckError, MixgradError, NonFiniteError
+from mixgrad.testing import assert_no_leaks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -241,6 +242,16 @@ def test_a_gradient_that_keeps_a_buffer_is_named(planted: dict[str, Any]) -> Non
     assert kept.where is not None
     assert kept.where[0] == __file__
     assert ", kept by the native gradient of op 'planted_leak'" in str(kept)
+
+
+def test_assert_no_leaks_names_the_gradient_that_keeps(planted: dict[str, Any]) -> None:
+    op = planted["leak"]
+    with pytest.raises(CheckError) as caught, assert_no_leaks():
+        mixgrad.grad(lambda x: mnp.sum(op(mnp.sin(x), x)))(X)
+    mixgrad.grad(lambda x: mnp.sum(op(x, x)))(np.ones(1))
+    assert "the block left behind 1 buffers, 24 buffer bytes, 1 values" in str(caught.value)
+    assert "1 buffer (24 bytes) made by the forward of op 'sin' (native) at" in str(caught.value)
+    assert str(caught.value).endswith(", kept by the native gradient of op 'planted_leak'")
 
 
 def test_live_buffers_of_a_tape() -> None:
