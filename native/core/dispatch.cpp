@@ -234,7 +234,8 @@ Choice choose_gradient(Call& call, std::vector<Candidate>* why) {
   }
   std::string source = preferred >= 0 ? "MIXGRAD_PREFER" : "";
   if (overrides::active != 0 || then || op.standing) [[unlikely]] {
-    PyObject* now = overrides::current(choice.keep);
+    Ref in_force;
+    PyObject* now = overrides::current(in_force);
     bool taken = false;
     overrides::for_each_function(call, now, then, [&](PyObject* record) {
       const char* origin = PyUnicode_AsUTF8(overrides::field(record, Field::origin));
@@ -247,6 +248,8 @@ Choice choose_gradient(Call& call, std::vector<Candidate>* why) {
       if (verdict.empty() && !taken) {
         note(why, "override", origin ? origin : "?", "the innermost override in force", true);
         choice.override_record = record;
+        // What it runs may change the op's standing record.
+        choice.keep = Ref::borrow(record);
         taken = true;
         return why != nullptr;
       }
