@@ -76,12 +76,13 @@ def entries(tape: Tape) -> list[Entry]:
 
 def summary(tape: Tape) -> str:
     """One line. It looks at no entry: a debugger may ask often, and from another thread."""
-    return f"<mixgrad.Tape: {_state(tape, tape._window.n_entries)}>"
+    taken = tape._window.n_entries  # an op of several outputs takes several
+    return f"<mixgrad.Tape: {_state(tape, taken, 'position', 'positions')}>"
 
 
-def _state(tape: Tape, count: int) -> str:
+def _state(tape: Tape, count: int, one: str, several: str) -> str:
     recording = "recording" if tape._window.recording else "not recording"
-    return f"{count:,} {'entry' if count == 1 else 'entries'}, {recording}"
+    return f"{count:,} {one if count == 1 else several}, {recording}"
 
 
 def table(tape: Tape) -> str:
@@ -162,7 +163,7 @@ def notebook(tape: Tape) -> str:
 
 def _page(tape: Tape, rows: list[Entry]) -> str:
     data = {
-        "title": f"Tape: {_state(tape, len(rows))}",
+        "title": f"Tape: {_state(tape, len(rows), 'entry', 'entries')}",
         "nothing": NOTHING,
         "position": [e.position for e in rows],
         "inputs": [e.inputs for e in rows],

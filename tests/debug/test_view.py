@@ -61,15 +61,17 @@ def data_of(page: str) -> dict[str, Any]:
 
 def test_repr() -> None:
     tape = mixgrad.Tape()
-    assert repr(tape) == "<mixgrad.Tape: 0 entries, not recording>"
+    assert repr(tape) == "<mixgrad.Tape: 0 positions, not recording>"
     with tape:
         x = tape.watch(X)
-        assert repr(tape) == "<mixgrad.Tape: 1 entry, recording>"
+        assert repr(tape) == "<mixgrad.Tape: 1 position, recording>"
         y = np.sum(x * x)
-    assert repr(tape) == "<mixgrad.Tape: 3 entries, not recording>"
+    assert repr(tape) == "<mixgrad.Tape: 3 positions, not recording>"
     tape.gradient(y, x)
-    assert str(tape).splitlines() == ["<mixgrad.Tape: 0 entries, not recording>", view.NOTHING]
-    assert repr(chain(1999)) == "<mixgrad.Tape: 2,000 entries, not recording>"
+    assert str(tape).splitlines() == ["<mixgrad.Tape: 0 positions, not recording>", view.NOTHING]
+    assert repr(chain(1999)) == "<mixgrad.Tape: 2,000 positions, not recording>"
+    # Eight entries, one of them of two outputs.
+    assert repr(every_kind()) == "<mixgrad.Tape: 9 positions, not recording>"
 
 
 def test_repr_in_another_thread() -> None:
@@ -77,7 +79,7 @@ def test_repr_in_another_thread() -> None:
     thread = threading.Thread(target=lambda: found.append(repr(tape)))
     thread.start()
     thread.join()
-    assert found == ["<mixgrad.Tape: 3 entries, not recording>"]
+    assert found == ["<mixgrad.Tape: 3 positions, not recording>"]
 
 
 def test_table() -> None:
@@ -175,7 +177,7 @@ def test_notebook() -> None:
     (page,) = re.findall(r'srcdoc="([^"]*)"', shown)
     assert html.unescape(page) == tape.to_html()
     assert 'sandbox="allow-scripts"' in shown
-    assert mixgrad.Tape()._repr_html_().startswith("<pre>&lt;mixgrad.Tape: 0 entries, not recording&gt;\nNothing")
+    assert mixgrad.Tape()._repr_html_().startswith("<pre>&lt;mixgrad.Tape: 0 positions, not recording&gt;\nNothing")
 
 
 def test_a_notebook_is_not_filled(monkeypatch: pytest.MonkeyPatch) -> None:
