@@ -40,15 +40,20 @@ def _import_modules(names: Sequence[str] | None) -> None:
             raise typer.Exit(2) from None
 
 
-def _run_program(script: Path, arguments: list[str]) -> None:
-    """Runs a script as ``python SCRIPT ARGUMENTS`` does; an exit status of its own is no error here."""
+def _run_program(script: Path, arguments: list[str]) -> int:
+    """Runs a script as ``python SCRIPT ARGUMENTS`` does, and gives its exit status."""
     if not script.is_file():
         typer.echo(f"there is no file {script}", err=True)
         raise typer.Exit(2)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
-    with contextlib.suppress(SystemExit):
+    try:
         runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            typer.echo(end.code, err=True)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
 
 
 @app.callback(invoke_without_command=True)
@@ -133,12 +138,16 @@ def profile(
     """Run a program, and print where its time went: by op, and by native or Python implementation."""
     from rich.console import Console  # noqa: PLC0415  slow to import
 
+    if trace is not None and not trace.resolve().parent.is_dir():
+        typer.echo(f"--trace {trace}: there is no folder {trace.parent}", err=True)
+        raise typer.Exit(2)
     with mixgrad.debug.profile() as measured:
-        _run_program(script, context.args)
+        status = _run_program(script, context.args)
     Console().print(measured.table(limit))
     if trace is not None:
         measured.save_trace(trace)
         typer.echo(f"the trace is in {trace}: open it at https://ui.perfetto.dev")
+    raise typer.Exit(status)
 
 
 @app.command(
@@ -155,8 +164,9 @@ def advise(
     from rich.console import Console  # noqa: PLC0415  slow to import
 
     with mixgrad.debug.profile() as measured:
-        _run_program(script, context.args)
+        status = _run_program(script, context.args)
     Console().print(mixgrad.migrate.advise(measured, file=promises).table())
+    raise typer.Exit(status)
 
 
 @app.command()

@@ -160,10 +160,17 @@ def _message(stderr: str, sources: Iterable[str]) -> str:
     return "\n".join(kept[:30] or lines[:30])
 
 
+def _check_name(name: str) -> None:
+    if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
+        msg = f"{name!r} is no name for what is compiled: it names files, so letters, digits, '_', '-' and '.' will do"
+        raise ValueError(msg)
+
+
 def _build(
     name: str, sources: Sequence[Path], texts: Sequence[str], shown: Sequence[str], flags: Sequence[str]
 ) -> Path:
     """The shared library of these sources: from the cache, or compiled into it."""
+    _check_name(name)
     compiler, include = _compiler(), get_include()
     command = [*compiler, *FLAGS, *flags, f"-I{include}"]
     digest = hashlib.sha256()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def new_plugin(name: str, folder: Path) -> list[Path]:
         The name is none for a package, or the folder holds something.
     """
     module = name.replace("-", "_").lower()
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", module):
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", module) or keyword.iskeyword(module):
         msg = f"{name!r} is no name for a package: letters, digits and hyphens, beginning with a letter"
         raise ValueError(msg)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

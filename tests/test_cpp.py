@@ -99,6 +99,11 @@ def test_loading_again_restores_what_was_unregistered() -> None:
         mixgrad.unregister("test_cpp_again")
 
 
+def test_a_name_is_no_path() -> None:
+    with pytest.raises(ValueError, match=r"'\.\./x y' is no name for what is compiled"):
+        cpp.load_inline("", name="../x y")
+
+
 def test_replacing_in_a_notebook(cube: Any) -> None:
     native("return g * 1.0;", name="test_first")
     with pytest.raises(DuplicateRegistrationError, match="test_first"):

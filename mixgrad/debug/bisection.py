@@ -83,7 +83,7 @@ def bisect(
     Raises
     ------
     ValueError
-        The gradient is not bad.
+        The gradient is not bad, or not the same in two runs.
 
     Examples
     --------
@@ -141,6 +141,11 @@ class _Search:
 
     def run(self) -> Blame:
         natural = self.gradients(look=True)
+        if any(difference(one, other) is not None for one, other in zip(natural, self.gradients(), strict=True)):
+            raise ValueError(
+                "bisect: two runs with the same arguments give different gradients, so nothing can be compared. Fix the seed of "
+                "whatever is random in the computation, inside of it"
+            )
         with prefer("python"):
             python = self.gradients()
         is_bad = self.judge(natural, python)
@@ -199,14 +204,18 @@ class _Search:
         with in_force([record(registry[name], gradient=compared, origin="mixgrad.debug.bisect")]):
             self.gradients()
         self.checks += calls["all"]
-        where, details = first[0] if first else (None, "")
+        if not first:
+            text = (
+                f"The result is good when op '{name}' alone runs its Python gradient, but none of its {calls['all']} calls differs from "
+                f"Python by itself: rounding that the computation makes larger, perhaps. {self.cost()}"
+            )
+            return Blame("", "", "", None, self.runs, self.checks, text)
+        where, details = first[0]
         text = (
             f"The native gradient of op '{name}' ({native}) is to blame: the result is good when that op alone runs its Python "
             f"gradient. {calls['wrong']} of its {calls['all']} calls differ{'s' if calls['wrong'] == 1 else ''} from Python"
         )
-        if first:
-            text += f"; the first{_at(where)}: {details}"
-        text += f'. {self.cost()} Until it is right, use mixgrad.prefer("python", "{name}").'
+        text += f'; the first{_at(where)}: {details}. {self.cost()} Until it is right, use mixgrad.prefer("python", "{name}").'
         return Blame(name, "native", native, where, self.runs, self.checks, text)
 
     def look_locally(self) -> Blame:

@@ -112,6 +112,14 @@ def plain(value: Any) -> Any:
     return _core.value(value) if type(value) is _core.Array else value
 
 
+def chosen(ops: str | Op | Iterable[str | Op] | None) -> list[Op | None]:
+    """The ops that a tool is about: one, several, or all (None)."""
+    if ops is None:
+        return [None]
+    listed = [ops] if isinstance(ops, (str, _core.Op)) else ops
+    return [op if isinstance(op, _core.Op) else registry[op] for op in listed]
+
+
 def warn_at(where: tuple[str, int] | None, text: str, category: type[Warning]) -> None:
     """Warns of the line where an op was called: that of the backward pass says nothing."""
     if where is None:
@@ -139,7 +147,7 @@ def compare_gradients(
     rtol: float | None = None,
     atol: float | None = None,
     every: int = 1,
-    ops: Iterable[str | Op] | None = None,
+    ops: str | Op | Iterable[str | Op] | None = None,
     on_mismatch: OnMismatch = "raise",
     save: str | Path | None = None,
 ) -> Iterator[Comparison]:
@@ -154,7 +162,7 @@ def compare_gradients(
         The allowed difference: 200 times the resolution of the dtype, relative to the largest element, when left out.
     every : int
         Compare each op's first call and every so many after it: 100 costs about a hundredth of the Python gradients.
-    ops : iterable of str or Op, optional
+    ops : str, Op or iterable of these, optional
         Compare these only.
     on_mismatch : {"raise", "warn", "record"}
         What to do at a difference, besides noting it in the report.
@@ -206,6 +214,6 @@ def compare_gradients(
                 warn_at(op.where, str(mismatch), GradientMismatchWarning)
         return native
 
-    targets = [None] if ops is None else [op if isinstance(op, _core.Op) else registry[op] for op in ops]
+    targets = chosen(ops)
     with in_force([record(target, gradient=compared, origin="mixgrad.debug.compare_gradients") for target in targets]):
         yield report

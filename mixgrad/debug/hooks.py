@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mixgrad import _core
-from mixgrad.registry import in_force, record, registry
+from mixgrad.debug.comparison import chosen
+from mixgrad.registry import in_force, record
 from mixgrad.transforms import custom_gradient
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ __all__ = ["gradient_hook", "on_gradient"]
 
 
 def on_gradient(
-    hook: Callable[[_core.Entry, Any, tuple[Any, ...]], Any], *, ops: Iterable[str | Op] | None = None
+    hook: Callable[[_core.Entry, Any, tuple[Any, ...]], Any], *, ops: str | Op | Iterable[str | Op] | None = None
 ) -> contextlib.AbstractContextManager[None]:
     """For a ``with`` block: calls a function after every gradient.
 
@@ -32,7 +33,7 @@ def on_gradient(
         Called as ``(op, g, gradients)`` with what the gradient of `op` gave, one value per input. It returns what to use in
         their place, or None to leave them. ``op.name``, ``op.where`` and ``op.runs`` say which op it is, where it was called
         and which implementation runs.
-    ops : iterable of str or Op, optional
+    ops : str, Op or iterable of these, optional
         These ops only.
 
     Examples
@@ -52,7 +53,7 @@ def on_gradient(
         changed = hook(op, g, gradients)
         return gradients if changed is None else changed
 
-    targets = [None] if ops is None else [op if isinstance(op, _core.Op) else registry[op] for op in ops]
+    targets = chosen(ops)
     return in_force([record(target, gradient=hooked, origin="mixgrad.debug.on_gradient") for target in targets])
 
 
@@ -80,6 +81,9 @@ def gradient_hook(x: Any, hook: Callable[[Any], Any]) -> Any:
     >>> float(mixgrad.grad(clipped)(3.0))
     1.0
     """
+
+    if not callable(hook):
+        raise TypeError(f"gradient_hook takes a function of the gradient, not {hook!r}")
 
     def identity(value: Any) -> tuple[Any, Callable[[Any], Any]]:
         def back(g: Any) -> Any:

@@ -7,8 +7,10 @@ import importlib
 import json
 import pickle
 import uuid
+import zipfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +18,6 @@ from mixgrad import _core
 from mixgrad._difference import Difference, difference
 from mixgrad.errors import ReplayError
 from mixgrad.registry import prefer, registry
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["Replay", "load", "replay", "save"]
 
@@ -102,6 +101,8 @@ class Replay:
 
 def load(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arrays of a file that `save` wrote, and what it says about them."""
+    if Path(path).is_file() and not zipfile.is_zipfile(path):
+        raise ReplayError(f"{path} is not a saved gradient call: it is no .npz file")
     try:
         with np.load(path) as file:
             arrays = dict(file)

@@ -225,16 +225,19 @@ class _Guard:
             return
         self.told = True
         native, python = origins(op.name)
-        file = save(op, g, self.where_to(), native, python)
+        if self.demote:
+            _demotions[op.name] = reason
+            _put(self.op, "off", None, f"its demotion: {reason}")
         at = f", called at {op.where[0]}:{op.where[1]}" if op.where else ""
-        text = f"op '{op.name}'{at}: the native gradient ({native}) is not as good as Python's ({python}): {reason}"
-        again = f"To reproduce it: python -m mixgrad replay {file}"
-        if not self.demote:
-            warn_at(op.where, f"{text}. {again}", GradientMismatchWarning)
-            return
-        _demotions[op.name] = reason
-        _put(self.op, "off", None, f"its demotion: {reason}")
-        warn_at(op.where, f"{text}. Python's gradient runs from now on. {again}", DemotionWarning)
+        text = f"op '{op.name}'{at}: the native gradient ({native}) is not as good as Python's ({python}): {reason}."
+        try:
+            again = f"To reproduce it: python -m mixgrad replay {save(op, g, self.where_to(), native, python)}"
+        except Exception as error:  # noqa: BLE001  a full disk, an attribute that cannot be pickled: no reason to stop the user's work
+            again = f"No file that reproduces it could be written: {error}"
+        if self.demote:
+            warn_at(op.where, f"{text} Python's gradient runs from now on. {again}", DemotionWarning)
+        else:
+            warn_at(op.where, f"{text} {again}", GradientMismatchWarning)
 
 
 def _all_finite(gradients: Iterable[Any]) -> bool:

@@ -100,6 +100,21 @@ for _kind in (TracedInt, TracedFloat):
             setattr(_kind, f"__r{_name}__", _number_operator(_name, getattr(operator, _name), swapped=True))
 
 
+def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(self: TracedInt, other: Any) -> Any:
+        # 0 and 1 are what broadcasting and empty arrays ask for, and other sample calls show; any other length is a guess.
+        if self.node.kind in ("item", "size") and type(other) is int and other not in (-1, 0, 1):
+            raise UntranslatableError(f"a length is compared with {other}: control flow that depends on shapes")
+        return function(int(self), other)
+
+    return run
+
+
+for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
+    setattr(TracedInt, f"__{_name}__", _comparison(getattr(operator, _name)))
+TracedInt.__hash__ = int.__hash__  # type: ignore[method-assign]
+
+
 class TracedShape(tuple[Any, ...]):
     """The shape of an array, whole."""
 

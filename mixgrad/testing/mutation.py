@@ -34,6 +34,7 @@ class _Planted:
         self.different = False  # what is planted was seen to differ from what is right
         self.planted = False
         self.refused = ""
+        self.broken: Exception | None = None  # a mutant of the user's that fails by itself proves nothing
 
     def __call__(self, op: _core.Entry, g: Any, gradients: Any) -> Any:
         """What is wrong, or None where there is no place for it."""
@@ -50,6 +51,8 @@ class _Planted:
                 here = one is not None or self.fault.name == "None"
                 wrong = (*gradients[:i], one, *gradients[i + 1 :]) if here else None
         except Exception as error:
+            if self.fault.hidden:
+                self.broken = error
             self.planted = self.different = True
             self.refused = f"{type(error).__name__}: {error}"
             raise
@@ -163,6 +166,10 @@ def mutate(
     rows = []
     for one in planted:
         result, by = _verdict(op, run, one, id(one) in met, language)
+        if one.broken is not None and "read-only" not in one.refused:
+            raise CheckError(
+                f"the mutant '{one.fault.name}' fails by itself, which proves nothing: {one.refused}"
+            ) from one.broken
         rows.append({"op": op.name, "fault": one.fault.name, "input": one.index, "result": result, "by": by})
     return Mutations(op.name, rows)
 

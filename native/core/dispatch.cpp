@@ -553,6 +553,9 @@ void add_python_result(const Op& op, PyObject* item, Results& results, std::size
 
 void run_python(const Op& op, std::span<ValueRef> inputs, PyObject* attributes, Results& results) {
   const Implementation& python = op.of(What::forward, Language::python);
+  if (!op.registered)
+    raise_error("UnknownOpError", "op '%s' has been unregistered; get the current one from mixgrad.registry",
+                op.name.c_str());
   if (!python.present)
     raise_error(
         "MissingGradientError",

@@ -102,6 +102,12 @@ def test_bisect_needs_something_bad() -> None:
         debug.bisect(np.sin, 1)
 
 
+def test_bisect_refuses_what_is_random() -> None:
+    rng = np.random.default_rng(0)
+    with pytest.raises(ValueError, match="two runs with the same arguments give different gradients"):
+        debug.bisect(lambda x: np.sum(np.sin(x) * rng.random(3)), X)
+
+
 def test_bisect_says_when_no_op_is_to_blame() -> None:
     blame = debug.bisect(lambda x: np.sum(np.asarray(x) * x), X)
     assert blame.op == ""

@@ -182,8 +182,9 @@ def test_the_command(tmp_path: Path) -> None:
         [sys.executable, "-m", "mixgrad", "profile", "--trace", str(trace), str(script), "--epochs", "2"],
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
+    assert done.returncode == 3  # the program's own
     assert "arguments ['--epochs', '2']" in done.stdout
     assert "tanh" in done.stdout
     assert "in 4 calls" in done.stdout
@@ -193,3 +194,8 @@ def test_the_command(tmp_path: Path) -> None:
     )
     assert missing.returncode == 2
     assert missing.stderr == "there is no file nothing.py\n"
+    command = [sys.executable, "-m", "mixgrad", "profile", "--trace", str(tmp_path / "no" / "trace.json"), str(script)]
+    nowhere = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert nowhere.returncode == 2
+    assert nowhere.stdout == ""
+    assert "there is no folder" in nowhere.stderr

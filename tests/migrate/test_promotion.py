@@ -105,6 +105,14 @@ def test_demotion(planted: dict[str, Any], tmp_path: Path, fault: str, x: Any, r
             mixgrad.debug.replay(file)
 
 
+def test_demotion_without_a_place_for_its_file(planted: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    mixgrad.set_promotion("planted_sign", "on", demote=True, every=1, folder=tmp_path / "file")
+    with pytest.warns(DemotionWarning, match="No file that reproduces it could be written"):
+        np.testing.assert_array_equal(total(planted["sign"])[1], X)
+    assert migrate.promotion_state("planted_sign") == "off"
+
+
 def test_a_right_gradient_is_not_demoted(planted: dict[str, Any]) -> None:
     mixgrad.set_promotion("planted_right", "on", demote=True, every=1)
     total(planted["right"])

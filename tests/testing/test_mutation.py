@@ -174,3 +174,9 @@ def test_check_samples_names_the_sample() -> None:
     assert check_samples(exp, order=2) == sum(
         x.dtype.itemsize == 8 * (1 + (x.dtype.kind == "c")) and x.size > 0 for x in samples
     )
+
+
+def test_a_mutant_that_fails_by_itself_is_no_success() -> None:
+    mutants = {"mine": lambda op, g, gradients: 1 / 0}
+    with pytest.raises(errors.CheckError, match="the mutant 'mine' fails by itself, which proves nothing: ZeroDivisionError"):
+        mutate("exp", lambda: mixgrad.grad(np.exp)(1.0), mutants=mutants)
