@@ -178,5 +178,7 @@ def test_check_samples_names_the_sample() -> None:
 
 def test_a_mutant_that_fails_by_itself_is_no_success() -> None:
     mutants = {"mine": lambda op, g, gradients: 1 / 0}
-    with pytest.raises(errors.CheckError, match="the mutant 'mine' fails by itself, which proves nothing: ZeroDivisionError"):
+    with pytest.raises(
+        errors.CheckError, match="the mutant 'mine' fails by itself, which proves nothing: ZeroDivisionError"
+    ):
         mutate("exp", lambda: mixgrad.grad(np.exp)(1.0), mutants=mutants)
